@@ -1,0 +1,47 @@
+# `make demo` and `make test` each set up everything they need; `make help` lists the rest.
+SHELL := /bin/sh
+PY := .venv/bin/python
+PYTEST_ARGS ?=
+REQUIRE ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs bench lock wheel clean fuzz
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: ## set up .venv, simulate a fleet's history and print its verdicts
+	@scripts/setup run
+	@scripts/demo
+
+test: ## set up everything and run every check and test
+	@scripts/setup test
+	@$(PY) scripts/check
+	@$(PY) -m pytest $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
+
+check: ## formatting, lint, types, layers, generated files, docs: no tests
+	@scripts/setup test
+	@$(PY) scripts/check
+
+docs: ## build the documentation into build/docs
+	@scripts/setup test
+	@$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo build/docs/index.html
+
+bench: ## print the speed ratios and the coverage of intervals and verdicts
+	@scripts/setup bench
+	@.venv-bench/bin/python -m bench
+
+fuzz: ## a million hostile lines through the reader
+	@scripts/setup test
+	@$(PY) -m pytest -q -m fuzz -p no:xdist $(PYTEST_ARGS)
+
+lock: ## rewrite the requirement locks (needs uv)
+	@scripts/lock
+
+wheel: ## build the wheel into dist/
+	@scripts/setup test
+	@$(PY) -m hatchling build -t wheel -d dist
+
+clean: ## remove what the targets made
+	rm -rf .venv .venv-bench build dist demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

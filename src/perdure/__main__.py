@@ -1,0 +1,40 @@
+"""The way in: `perdure …` and `python -m perdure …`.
+
+`perdure --help` and `--version` are answered from a text file and a constant, without importing the command line's
+libraries: shells and people ask for them often, and the answer is the same every time (a test checks that it is current).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_HELP = ("--help", "-h", "help")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line with `arguments` (default: the process's own) and return its exit status."""
+    argv = sys.argv[1:] if arguments is None else arguments
+    try:
+        if not argv or (len(argv) == 1 and argv[0] in _HELP):
+            with open(os.path.join(os.path.dirname(__file__), "cli", "help.txt"), encoding="utf-8") as handle:
+                sys.stdout.write(handle.read())
+            sys.stdout.flush()
+            return 0
+        if argv == ["--version"]:
+            from perdure._version import __version__
+
+            sys.stdout.write(f"perdure {__version__}\n")
+            sys.stdout.flush()
+            return 0
+        from perdure.cli import app
+
+        return app.run(argv)
+    except BrokenPipeError:
+        # The reader went away (`perdure … | head`): nothing is wrong, and nothing more can be said on stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Atomic, private files. The one place that writes a result: to a temporary name beside it, fsync, replace, fsync the folder.
+
+A crash or a full disk at any point leaves the old file or none, never half of the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from perdure import errors
+
+PUBLIC_MODE = 0o644
+PRIVATE_MODE = 0o600  # accounting data names people and paths: readable by its owner alone
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str], *, mode: int = PRIVATE_MODE) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends well, move it there atomically with permissions `mode`.
+
+    The file exists, empty, with mode 0600 when it is yielded. When the block raises, it is removed and `path` is
+    untouched. A `path` that is a link is replaced itself, not what it points to.
+
+    Raises `errors.OutputError` for a folder that is missing or not writable, or for a full disk.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise errors.OutputError(f"cannot write {target}: it is a directory", hint="name a file inside it")
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".tmp", dir=target.parent)
+    except OSError as error:
+        raise _output_error(target, error) from error
+    temporary = Path(name)
+    os.close(descriptor)
+    try:
+        yield temporary
+        # A writer such as DuckDB may have replaced the file by one with the process's umask.
+        os.chmod(temporary, mode)
+        with open(temporary, "rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(temporary, target)
+        _sync_directory(target.parent)
+    except OSError as error:
+        raise _output_error(target, error) from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, mode: int = PRIVATE_MODE) -> None:
+    """Write `content` to `path` atomically. Raises `errors.OutputError`."""
+    with replacing(path, mode=mode) as temporary, open(temporary, "wb") as handle:
+        handle.write(content)
+
+
+def write_text(path: str | os.PathLike[str], content: str, *, mode: int = PRIVATE_MODE) -> None:
+    """Write `content` to `path` as UTF-8, atomically. Surrogates from bad input bytes are written back as those bytes."""
+    write_bytes(path, content.encode("utf-8", "surrogateescape"), mode=mode)
+
+
+def _output_error(target: Path, error: OSError) -> errors.OutputError:
+    reason = error.strerror or str(error)
+    hint = {
+        "FileNotFoundError": f"make the folder first: mkdir -p {target.parent}",
+        "PermissionError": "choose a folder that you may write to",
+    }.get(type(error).__name__, "free some space or choose another disk" if error.errno in (28, 122) else "")
+    return errors.OutputError(f"cannot write {target}: {reason}", hint=hint)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

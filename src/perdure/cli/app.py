@@ -1,0 +1,113 @@
+"""The composition root: the tree of commands, and the one place where errors become exit statuses.
+
+Command modules are named by text and imported when they are called, so that each command pays only for its own room.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import cyclopts
+from rich.console import Console
+
+from perdure import errors
+from perdure._version import __version__
+from perdure.cli import console
+
+_EPILOGUE = """Examples:
+
+  perdure history simulate --seed 1 -o fleet && perdure advise fleet/sacct.txt
+
+  perdure history pull --days 90 -o attempts.parquet && perdure advise attempts.parquet --html report.html
+
+  perdure decide --gpus 1024 --work 24h --mttf 7.9h
+
+Exit status: 0 done, 1 a bug of ours, 2 usage, 3 done in part, 4 findings, 20 environment unfit,
+22 unsupported, 30 scheduler unavailable, 128+n signal."""
+
+COMMANDS: dict[str, str] = {
+    "advise": "perdure.cli.advise:advise",
+    "decide": "perdure.cli.decide:decide",
+    "interval": "perdure.cli.interval:interval",
+    "completion": "perdure.cli.completion:completion",
+}
+GROUPS: dict[str, tuple[str, dict[str, str]]] = {
+    "history": (
+        "Read a cluster's accounting history.",
+        {
+            "import": "perdure.cli.history_import:import_",
+            "pull": "perdure.cli.history_pull:pull",
+            "show": "perdure.cli.history_show:show",
+            "anonymise": "perdure.cli.history_anonymise:anonymise",
+            "simulate": "perdure.cli.history_simulate:simulate",
+        },
+    ),
+    "config": (
+        "See what is configured, and where each value came from.",
+        {"show": "perdure.cli.config:show"},
+    ),
+}
+
+
+def build(*, width: int | None = None) -> cyclopts.App:
+    """Build the command tree. `width` fixes the help's width, for the generated texts."""
+    app = cyclopts.App(
+        name="perdure",
+        help="Retry or resume: which GPU jobs are worth saving, from a cluster's own accounting history.",
+        help_epilogue=_EPILOGUE,
+        help_format="markdown",
+        version=f"perdure {__version__}",
+        console=Console(width=width, highlight=False) if width else None,
+        exit_on_error=False,
+        print_error=False,
+        help_on_error=False,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, target in COMMANDS.items():
+        app.command(target, name=name)
+    for name, (help_text, members) in GROUPS.items():
+        group = cyclopts.App(name=name, help=help_text)
+        for member, target in members.items():
+            group.command(target, name=member)
+        app.command(group)
+    return app
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line and return its exit status."""
+    as_json = "--json" in argv
+    try:
+        build()(argv)
+    except cyclopts.CycloptsError as error:
+        _report(errors.UsageError(" ".join(str(error).split()), hint="see perdure --help"), as_json=as_json)
+        return errors.UsageError.exit_status
+    except errors.PerdureError as error:
+        _report(error, as_json=as_json)
+        return error.exit_status
+    except KeyboardInterrupt:
+        console.err().print("perdure: interrupted")
+        return 128 + 2
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # the top of a command: whatever arrives here is a bug of ours, and is reported as one
+        if os.environ.get("PERDURE_DEBUG"):
+            traceback.print_exc()
+        console.err().print(f"perdure: bug: {type(error).__name__}: {console.printable(str(error))}")
+        console.err().print("  This is a fault in Perdure. Run again with PERDURE_DEBUG=1 and report what it prints.")
+        return 1
+    sys.stdout.flush()
+    return 0
+
+
+def _report(error: errors.PerdureError, *, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        document = {"error": {"code": error.code, "message": str(error), "hint": error.hint, "retryable": error.retryable}}
+        sys.stderr.write(msgspec.json.encode(document).decode() + "\n")
+        return
+    text = f"perdure: {console.printable(str(error))}"
+    console.err().print(f"{text} ({console.printable(error.hint)})" if error.hint else text)

@@ -1,0 +1,90 @@
+"""How every command speaks: results on stdout, everything else on stderr, `--json` for programs.
+
+Text that came from a history (job names, paths, users) is untrusted: it passes `printable` before it meets a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import Console
+
+from perdure.base import settings
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """Options that every command takes."""
+
+    json: Annotated[bool, Parameter(negative="", help="Print the result as one JSON document on stdout.")] = False
+    quiet: Annotated[bool, Parameter(alias="-q", negative="", help="No progress and no notes on stderr.")] = False
+    config: Annotated[Path | None, Parameter(help="Configuration file to use instead of the usual three.")] = None
+
+
+def load_settings(common: Common, **flags: str | None) -> dict[str, settings.Value]:
+    """Resolve the configuration for a command; `flags` with underscores for dashes. Raises `errors.SettingError`."""
+    return settings.load(
+        os.environ,
+        working_directory=Path.cwd(),
+        explicit_file=common.config,
+        flags={key.replace("_", "-"): value for key, value in flags.items()},
+    )
+
+
+def printable(text: str) -> str:
+    """Make untrusted text safe for a terminal: control characters, bad bytes and direction overrides become visible escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text)
+
+
+def out() -> Console:
+    """Console for results. Plain and unwrapped when stdout is not a terminal, so that grep and awk see whole lines."""
+    terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, highlight=False, emoji=False, markup=False, soft_wrap=not terminal, width=None if terminal else 200)
+
+
+def err() -> Console:
+    """Console for notes, progress and errors."""
+    return Console(file=sys.stderr, highlight=False, emoji=False, markup=False, soft_wrap=True)
+
+
+def print_json(result: Any) -> None:
+    """Print `result` (a record, or plain data) as one JSON document. Infinite and undefined numbers become null."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=2).decode("utf-8") + "\n")
+
+
+def note(common: Common, text: str) -> None:
+    """Say something beside the result, on stderr, unless --quiet."""
+    if not common.quiet:
+        err().print(text)
+
+
+@contextlib.contextmanager
+def progress(common: Common, label: str, total: float | None, *, unit: str = "bytes") -> Iterator[Callable[[float], None]]:
+    """Show progress of long work on stderr: amount, rate and ETA. Yields a function to call with the amount done so far.
+
+    `unit` is ``bytes`` or a plural noun. Nothing is shown with --quiet or when stderr is not a terminal.
+    """
+    if common.quiet or not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from rich import progress as bars
+
+    amount: list[bars.ProgressColumn] = (
+        [bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn()]
+        if unit == "bytes"
+        else [bars.MofNCompleteColumn(), bars.TextColumn(unit)]
+    )
+    with bars.Progress(
+        bars.TextColumn("{task.description}"), bars.BarColumn(), *amount, bars.TimeRemainingColumn(), console=err(), transient=True
+    ) as display:
+        task = display.add_task(label, total=total)
+        yield lambda done: display.update(task, completed=done)

@@ -1,0 +1,84 @@
+"""Shared by all tests: inputs that live beside the checkout, what a test may require, and the command line as a process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("PERDURE_TEST_SHARED", ROOT.parent / "shared"))
+
+# What a marked test needs: how to tell that it is there.
+_NEEDS: dict[str, Callable[[], str | None]] = {
+    "chromium": lambda: None if shutil.which("chromium") or shutil.which("google-chrome") else "no Chromium on this machine",
+    "slurm": lambda: (
+        None
+        if os.geteuid() == 0 and all(shutil.which(name) for name in ("slurmdbd", "sacct", "sacctmgr", "mariadbd"))
+        else "needs root, slurmdbd, sacct, sacctmgr and mariadbd"
+    ),
+    "shared": lambda: None if SHARED.is_dir() else f"no test inputs at {SHARED}",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require", default="", metavar="WHAT,…", help=f"fail instead of skipping tests that need: {', '.join(_NEEDS)}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    required = {name for name in config.getoption("--require").split(",") if name}
+    unknown = required - set(_NEEDS)
+    if unknown:
+        raise pytest.UsageError(f"--require: unknown: {', '.join(sorted(unknown))}")
+    for name, find_lack in _NEEDS.items():
+        lack = find_lack()
+        if lack is None:
+            continue
+        for item in items:
+            if item.get_closest_marker(name):
+                item.add_marker(
+                    pytest.mark.required_but_missing(f"--require={name}: {lack}") if name in required else pytest.mark.skip(reason=lack)
+                )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "required_but_missing(reason): set by --require; the test fails")
+    # The suite must not depend on the configuration of whoever runs it.
+    for variable in [key for key in os.environ if key.startswith("PERDURE_") and key != "PERDURE_TEST_SHARED"]:
+        del os.environ[variable]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("required_but_missing")
+    if marker:
+        pytest.fail(marker.args[0], pytrace=False)
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of shared test inputs; the test carries the mark `shared`."""
+    return SHARED
+
+
+@pytest.fixture
+def perdure(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the real command line as a process, in an empty working directory with a bare environment."""
+
+    def run(*arguments: str | os.PathLike[str], env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT / "src")}
+        options.setdefault("cwd", tmp_path)
+        options.setdefault("timeout", 300)
+        return subprocess.run(
+            [sys.executable, "-m", "perdure", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env=environment | (env or {}),
+            **options,
+        )
+
+    return run
