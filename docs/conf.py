@@ -4,13 +4,11 @@ project = "Perdure"
 author = "The Perdure developers"
 copyright = "The Perdure developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-myst_enable_extensions = ["dollarmath", "deflist", "fieldlist"]
+myst_enable_extensions = ["deflist", "fieldlist"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "Perdure"
 exclude_patterns = ["_build"]
-# Formulas are typeset by the reader's browser without a network: MathML is what browsers render themselves.
-html_math_renderer = "mathjax"
 nitpicky = False
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
