@@ -81,25 +81,56 @@ def run(argv: list[str]) -> int:
     as_json = "--json" in argv
     try:
         build()(argv)
-    except cyclopts.CycloptsError as error:
-        _report(errors.UsageError(" ".join(str(error).split()), hint="see perdure --help"), as_json=as_json)
-        return errors.UsageError.exit_status
-    except errors.PerdureError as error:
-        _report(error, as_json=as_json)
-        return error.exit_status
     except KeyboardInterrupt:
         console.err().print("perdure: interrupted")
         return 128 + 2
     except BrokenPipeError:
         raise
-    except Exception as error:  # the top of a command: whatever arrives here is a bug of ours, and is reported as one
-        if os.environ.get("PERDURE_DEBUG"):
-            traceback.print_exc()
-        console.err().print(f"perdure: bug: {type(error).__name__}: {console.printable(str(error))}")
-        console.err().print("  This is a fault in Perdure. Run again with PERDURE_DEBUG=1 and report what it prints.")
-        return 1
+    except Exception as error:  # the top of a command
+        deliberate = _deliberate(error)
+        if deliberate is None:
+            return _report_bug(error)
+        _report(deliberate, as_json=as_json)
+        return deliberate.exit_status
     sys.stdout.flush()
     return 0
+
+
+def _deliberate(error: Exception) -> errors.PerdureError | None:
+    """Return what a person should be told, or None when `error` is a bug of ours."""
+    match error:
+        case errors.PerdureError():
+            return error
+        case cyclopts.CycloptsError():
+            return errors.UsageError(" ".join(str(error).split()), hint="see perdure --help")
+        case ImportError():
+            return _missing_extra(error)
+    return None
+
+
+def _report_bug(error: Exception) -> int:
+    if os.environ.get("PERDURE_DEBUG"):
+        traceback.print_exception(error)
+    console.err().print(f"perdure: bug: {type(error).__name__}: {console.printable(str(error))}")
+    console.err().print("  This is a fault in Perdure. Run again with PERDURE_DEBUG=1 and report what it prints.")
+    return 1
+
+
+_EXTRAS = {"duckdb": "advise", "numpy": "advise", "scipy": "advise", "altair": "advise", "vl_convert": "advise", "jinja2": "advise"}
+"""Libraries of the extras, by the name they are imported with."""
+
+
+def _missing_extra(error: ImportError) -> errors.MissingExtra | None:
+    """Find the library of an extra that `error`, or what led to it, failed to import."""
+    cause: BaseException | None = error
+    while cause is not None:
+        library = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+        if library in _EXTRAS:
+            return errors.MissingExtra(
+                f"this command needs {library}, which is not installed", hint=f"pip install 'perdure[{_EXTRAS[library]}]'"
+            )
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _report(error: errors.PerdureError, *, as_json: bool) -> None:
