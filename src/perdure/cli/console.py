@@ -18,6 +18,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from perdure.base import settings
+from perdure.base.text import printable as printable
 
 
 @Parameter(name="*")
@@ -38,11 +39,6 @@ def load_settings(common: Common, **flags: str | None) -> dict[str, settings.Val
         explicit_file=common.config,
         flags={key.replace("_", "-"): value for key, value in flags.items()},
     )
-
-
-def printable(text: str) -> str:
-    """Make untrusted text safe for a terminal: control characters, bad bytes and direction overrides become visible escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text)
 
 
 def out() -> Console:
