@@ -17,8 +17,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 
-from perdure.base import settings
-from perdure.base.text import printable as printable
+from perdure.base import settings, text
 
 
 @Parameter(name="*")
@@ -29,6 +28,10 @@ class Common:
     json: Annotated[bool, Parameter(negative="", help="Print the result as one JSON document on stdout.")] = False
     quiet: Annotated[bool, Parameter(alias="-q", negative="", help="No progress and no notes on stderr.")] = False
     config: Annotated[Path | None, Parameter(help="Configuration file to use instead of the usual three.")] = None
+
+
+printable = text.printable
+"""For untrusted text; see `base.text`."""
 
 
 def load_settings(common: Common, **flags: str | None) -> dict[str, settings.Value]:
