@@ -180,6 +180,12 @@ class RateBin(msgspec.Struct, frozen=True):
     rate_per_1000_node_days: float | None
     mean_size: float
     """Exposure-weighted mean size of the attempts in the bin."""
+    fitted_rate_per_job_hour: float | None = None
+    """What the fit says for this bin's exposure; None without a fit."""
+    own_weight: float = 0.0
+    """Weight of the bin's own events in the shrunk rate, 0 (the fit alone) to 1."""
+    deviation_variance: float = 0.0
+    """Variance of the log of the bin's true rate over the fit's, after its events were seen."""
 
 
 class RateFit(msgspec.Struct, frozen=True):
@@ -195,6 +201,10 @@ class RateFit(msgspec.Struct, frozen=True):
     observed_low: float
     observed_high: float
     """Range of sizes that was observed; beyond it a rate is *extrapolated*."""
+    heterogeneity: float = 0.0
+    """Variance of the log of bins' true rates around the fit; 0: no sign that the bins depart from it."""
+    degrees_of_freedom: float | None = None
+    """Of the estimated over-dispersion; None: the variance is Poisson's own and known."""
 
 
 class Dispersion(msgspec.Struct, frozen=True):
