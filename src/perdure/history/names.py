@@ -11,7 +11,7 @@ import re
 # The one step that every row of a table pays for; the others run on the few names that are left different.
 _DIGITS = (r"[0-9]+", "#")
 # Numbers with their decimals and exponents: 7, 0.001, 3e-4, 1.5e+3.
-_NUMBER = (r"#([.]#)*([eE][-+]?#)?", "#")
+_NUMBER = (r"#([.]#|[eE][-+]?#)*", "#")
 # Lists of counters: `1,3,5` and `1-2` are as alike as `1` and `2`.
 _LIST = (r"#([-_.,:/ ]*#)+", "#")
 # What is left of a hash or a UUID once its digits are gone: three numbers or more among letters a to f, with no other
