@@ -1,0 +1,225 @@
+"""Expected completion of work that is interrupted: run again from the beginning, or resumed from checkpoints.
+
+Interruptions arrive at rate 1/M, also during restarts; each costs the downtime D, then a restart, then the work since the last
+safe state. All quantities are arrays of minutes of one shape. *Never* is written as inf: the expectation exceeds
+e^`NEVER_EXPONENT` times M, or a limit makes the end unreachable. Called by the decision and by the replay of a history.
+
+Sources: the renewal argument of J. T. Daly (2006, eq. 13) with failures during restarts; K chunks as in M. Bougeret et al. (2011,
+Checkpointing strategies for parallel jobs). Tests hold them against a simulation and against published figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.stats import intervals
+
+Floats = NDArray[np.float64]
+
+NEVER_EXPONENT = 100.0
+"""Beyond e^100 ≈ 3e43 times M an expectation is no time any more; below it nothing here overflows."""
+
+MOST_CHUNKS = 1_000_000.0
+"""A free checkpoint would be taken without end."""
+
+
+_TOLERANCE = 1.0 + 1e-9
+"""Work that equals its limit fits it, whatever the rounding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What the formulas are made of, one entry a job, minutes."""
+
+    work: Floats
+    """W > 0: uninterrupted run time."""
+    mttf: Floats
+    """M > 0, inf for never."""
+    checkpoint: Floats
+    """C ≥ 0."""
+    restore: Floats
+    """R ≥ 0: restart from a checkpoint."""
+    fresh: Floats
+    """R0 ≥ 0: restart from the beginning."""
+    downtime: Floats
+    """D ≥ 0."""
+    durable: Floats
+    """Part of the work that survives an interruption anyway, 0 to 1."""
+    limit: Floats
+    """Wall-time limit of one attempt, inf for none."""
+
+    def pick(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Terms:
+        """Return the terms of some rows."""
+        return Terms(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
+
+    def with_mttf(self, mttf: Floats) -> Terms:
+        """Return the terms with another M."""
+        return dataclasses.replace(self, mttf=mttf)
+
+
+def piece(length: Floats, restart: Floats, mttf: Floats, downtime: Floats) -> Floats:
+    """Return E = e^{r/M}·(M + D)·(e^{x/M} − 1), the expected time to get through `length` x in one go, restarts costing r."""
+    exponent = length / mttf
+    never = exponent + restart / mttf > NEVER_EXPONENT
+    safe = np.where(never, 0.0, exponent)
+    # Written as (1 + D/M)·x·(e^{x/M} − 1)/(x/M), which is x for M = inf.
+    growth = np.where(safe > 0, np.expm1(safe) / np.where(safe > 0, safe, 1.0), 1.0)
+    expected = np.exp(np.where(never, 0.0, restart / mttf)) * (1.0 + downtime / mttf) * length * growth
+    return np.where(never, np.inf, expected)
+
+
+def durable_pieces(durable: Floats) -> Floats:
+    """Return 1/(1 − f): how many equal pieces an application that saves its own state in must make for a part f to survive.
+
+    With n equal pieces an interruption destroys W/(2n) on average instead of W/2: a part 1 − 1/n survives.
+    """
+    return 1.0 / np.maximum(1.0 - durable, 1.0 / MOST_CHUNKS)
+
+
+def retry(terms: Terms) -> Floats:
+    """Return the expected completion without checkpoints of ours: e^{R0/M}·(M + D)·(e^{W/M} − 1); inf: never.
+
+    A durable part f cuts the work into `durable_pieces`. Work longer than the limit of one attempt is never done, unless the
+    application goes on from its own pieces: then every end at the limit costs the downtime, a start and half a piece.
+    """
+    pieces = durable_pieces(terms.durable)
+    own = terms.work / pieces
+    expected = pieces * piece(own, terms.fresh, terms.mttf, terms.downtime)
+    over = terms.work > terms.limit * _TOLERANCE
+    room = np.where(over, terms.limit - terms.fresh - own, 1.0)
+    ends = np.ceil(np.where(over & (room > 0), terms.work - terms.limit, 0.0) / np.where(room > 0, room, 1.0))
+    return np.where(exceeds_limit(terms), np.inf, expected + ends * (terms.downtime + terms.fresh + own / 2.0))
+
+
+def exceeds_limit(terms: Terms) -> NDArray[np.bool_]:
+    """Tell where the work is longer than one attempt may run, so that running it again can never end.
+
+    W is run time as accounting sees it: a first start's set-up is part of it. An application that keeps a part of its state is
+    exempt where a start and one of its own pieces fit into the limit.
+    """
+    own = terms.work / durable_pieces(terms.durable)
+    return (terms.work > terms.limit * _TOLERANCE) & ((terms.durable <= 0) | (terms.fresh + own >= terms.limit))
+
+
+def resume(terms: Terms, chunks: Floats) -> Floats:
+    """Return the expected completion in K equal `chunks` with a checkpoint between them; inf: never.
+
+    Σᵢ e^{rᵢ/M}·(M + D)·(e^{(W/K + cᵢ)/M} − 1): the first chunk restarts at R0, later ones at R, the last is followed by no
+    checkpoint. K = 1 is retry. Every end of an attempt at its limit costs one more checkpoint, the downtime and a restore.
+    """
+    chunk = terms.work / chunks
+    first = piece(chunk + terms.checkpoint, terms.fresh, terms.mttf, terms.downtime)
+    middle = piece(chunk + terms.checkpoint, terms.restore, terms.mttf, terms.downtime)
+    last = piece(chunk, terms.restore, terms.mttf, terms.downtime)
+    between = np.where(chunks > 2, np.where(chunks > 2, chunks - 2.0, 1.0) * middle, 0.0)
+    at_limit = limit_ends(terms, chunks)
+    stop = terms.downtime + piece(terms.restore + terms.checkpoint, terms.restore, terms.mttf, terms.downtime)
+    stops = np.where(at_limit > 0, np.where(at_limit > 0, at_limit, 1.0) * stop, 0.0)
+    return np.where(chunks > 1, first + between + last + stops, retry(terms))
+
+
+def limit_ends(terms: Terms, chunks: Floats) -> Floats:
+    """Return how many attempts end at their limit in an otherwise uninterrupted run; inf where no attempt gets on.
+
+    An attempt of length L has room for L − R − C of progress: it begins with a restore and ends with a checkpoint.
+    """
+    busy = terms.work + (chunks - 1.0) * terms.checkpoint
+    room = terms.limit - terms.restore - terms.checkpoint
+    bounded = (busy > terms.limit * _TOLERANCE) & (chunks > 1)
+    usable = bounded & (room > 0)
+    ends = np.ceil(np.where(usable, busy - terms.limit + terms.checkpoint, 0.0) / np.where(usable, room, 1.0))
+    return np.where(bounded, np.where(usable, ends, np.inf), 0.0)
+
+
+def best_chunks(terms: Terms) -> Floats:
+    """Return the K ≥ 1 with the least expected completion: the exact interval's floor and ceiling, one chunk, and two.
+
+    Where the work exceeds the limit of an attempt, K is at least what makes a chunk fit into it, and at least 2.
+    """
+    with np.errstate(divide="ignore"):
+        ideal = terms.work / intervals.exact(terms.mttf, terms.checkpoint)
+    ideal = np.minimum(ideal, MOST_CHUNKS)
+    room = terms.limit - terms.restore - terms.checkpoint
+    forced = exceeds_limit(terms)
+    # A limit without room for a restore and a checkpoint is hopeless at any K; `resume` says so.
+    fitting = np.ceil(np.where(forced & (room > 0), terms.work, 0.0) / np.where(forced & (room > 0), room, 1.0))
+    least = np.where(forced, np.maximum(fitting, 2.0), 1.0)
+    best = np.maximum(least, 1.0)
+    lowest = resume(terms, best)
+    for candidate in (np.full_like(ideal, 2.0), np.floor(ideal), np.ceil(ideal)):
+        chunks = np.clip(candidate, least, np.maximum(MOST_CHUNKS, least))
+        expected = resume(terms, chunks)
+        better = expected < lowest
+        best, lowest = np.where(better, chunks, best), np.where(better, expected, lowest)
+    return best
+
+
+def break_even_work(terms: Terms) -> Floats:
+    """Return W*, the work beyond which the first checkpoint pays, to first order: ΔR + √(ΔR² + 4CM), ΔR = R − R0; inf: never.
+
+    With a durable part f the application's own pieces already save some: the least W over K of
+    W²/2M·(1 − f − 1/K) = (K − 1)·C + W·ΔR/M·(1 − 1/K), reached near K = (1 + √f)/(1 − f).
+    """
+    best = np.full_like(terms.work, np.inf)
+    difference = terms.restore - terms.fresh
+    for chunks in _break_even_chunks(terms):
+        gain = 1.0 - terms.durable - 1.0 / chunks
+        possible = (gain > 0) & np.isfinite(terms.mttf)
+        mttf = np.where(possible, terms.mttf, 1.0)
+        half = difference * (1.0 - 1.0 / chunks)
+        square = half * half + 2.0 * np.where(possible, gain, 1.0) * (chunks - 1.0) * terms.checkpoint * mttf
+        best = np.where(possible, np.minimum(best, (half + np.sqrt(square)) / np.where(possible, gain, 1.0)), best)
+    return best
+
+
+def break_even_checkpoint(terms: Terms) -> Floats:
+    """Return C_max, the dearest checkpoint with which resuming still beats retrying; 0 or less: none.
+
+    Solved from the exact forms with K chunks: C = M·ln[1 + (X − e^{R/M}(e^{W/KM} − 1)) / (e^{R0/M} + (K − 2)e^{R/M})] − W/K,
+    where X·(M + D) is what retrying takes. To first order W²/(4M) − W·ΔR/(2M).
+    """
+    best = np.full_like(terms.work, -np.inf)
+    unit = np.zeros_like(terms.work)
+    for chunks in _break_even_chunks(terms):
+        whole = durable_pieces(terms.durable)
+        total = whole * piece(terms.work / whole, terms.fresh, terms.mttf, unit)
+        last = piece(terms.work / chunks, terms.restore, terms.mttf, unit)
+        never = ~np.isfinite(total)
+        rest = np.where(never, 0.0, total) - np.where(np.isfinite(last), last, np.inf)
+        finite = np.isfinite(terms.mttf) & ~never & (rest > 0)
+        mttf = np.where(finite, terms.mttf, 1.0)
+        weight = np.exp(np.where(finite, terms.fresh / mttf, 0.0)) + (chunks - 2.0) * np.exp(np.where(finite, terms.restore / mttf, 0.0))
+        cost = mttf * np.log1p(np.where(finite, rest, 0.0) / mttf / weight) - terms.work / chunks
+        # Where retry never ends, e^{W/M} outweighs all else and what is left is the difference of the exponents.
+        cost = np.where(never, terms.work * np.maximum(1.0 / whole - 1.0 / chunks, 0.0), np.where(finite, cost, 0.0))
+        best = np.maximum(best, cost)
+    return best
+
+
+def break_even_checkpoint_first_order(terms: Terms) -> Floats:
+    """Return W²/(4M) − W·ΔR/(2M), valid where W/M is small and nothing is durable."""
+    return terms.work**2 / (4.0 * terms.mttf) - terms.work * (terms.restore - terms.fresh) / (2.0 * terms.mttf)
+
+
+def break_even_mttf(terms: Terms) -> Floats:
+    """Return the MTTF at which retry and resume cost the same, to first order; 0 or less: none; inf for free checkpoints.
+
+    [W²/2·(1 − f − 1/K) − W·ΔR·(1 − 1/K)] / ((K − 1)·C); for f = 0 it is (W²/4 − W·ΔR/2)/C.
+    """
+    best = np.full_like(terms.work, -np.inf)
+    for chunks in _break_even_chunks(terms):
+        saved = terms.work**2 / 2.0 * (1.0 - terms.durable - 1.0 / chunks)
+        dearer = terms.work * (terms.restore - terms.fresh) * (1.0 - 1.0 / chunks)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mttf = (saved - dearer) / ((chunks - 1.0) * terms.checkpoint)
+        best = np.fmax(best, mttf)
+    return best
+
+
+def _break_even_chunks(terms: Terms) -> tuple[Floats, Floats]:
+    """The numbers of chunks that pay first: 2 without durable state, (1 + √f)/(1 − f) rounded both ways with it."""
+    ideal = np.minimum((1.0 + np.sqrt(terms.durable)) / np.maximum(1.0 - terms.durable, 1.0 / MOST_CHUNKS), MOST_CHUNKS)
+    return np.maximum(np.floor(ideal), 2.0), np.maximum(np.ceil(ideal), 2.0)
