@@ -22,6 +22,9 @@ _NEEDS: dict[str, Callable[[], str | None]] = {
         if os.geteuid() == 0 and all(shutil.which(name) for name in ("slurmdbd", "sacct", "sacctmgr", "mariadbd"))
         else "needs root, slurmdbd, sacct, sacctmgr and mariadbd"
     ),
+    "postgres": lambda: (
+        None if shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else "no PostgreSQL server on this machine"
+    ),
     "shared": lambda: None if SHARED.is_dir() else f"no test inputs at {SHARED}",
 }
 

@@ -1,0 +1,1 @@
+"""Do outside things once: an idempotency ledger and fencing for jobs that can run twice."""
