@@ -1,0 +1,132 @@
+"""Exposure and events by size and day, as `stats.rates` wants them. Called by `advisor.advise` after `chains.build`.
+
+Every run that consumed time is exposure, on the days on which it ran, however it ended; a run still going counts up to the
+reading. An event counts on the day of its end. A heterogeneous job is one run and one event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.model.attempt import INCLUSIVE, STRICT, Cause, Outcome
+from perdure.stats.rates import ExposureCells
+
+if TYPE_CHECKING:
+    import duckdb
+
+Unit = Literal["gpu", "node"]
+Classification = Literal["strict", "inclusive"]
+
+RATED: tuple[Cause, ...] = (Cause.INFRASTRUCTURE, Cause.PREEMPTION, Cause.OPERATOR)
+"""Causes that have a rate; wall time is a certainty, not a rate."""
+UNITS: tuple[Unit, ...] = ("gpu", "node")
+CLASSIFICATIONS: tuple[Classification, ...] = ("strict", "inclusive")
+
+
+@dataclasses.dataclass(frozen=True)
+class CauseCells:
+    """What one estimate is made from."""
+
+    cause: Cause
+    classification: Classification
+    unit: Unit
+    cells: ExposureCells
+    event_times_h: NDArray[np.float64]
+    """Ends of the interrupted runs, hours since 1970, ascending."""
+
+
+def endings_of(cause: Cause, classification: Classification) -> tuple[str, ...]:
+    """Return the endings that count as `cause`."""
+    table: dict[Outcome, Cause] = STRICT if classification == "strict" else INCLUSIVE
+    return tuple(outcome.value for outcome, its_cause in table.items() if its_cause is cause)
+
+
+def in_sql(values: tuple[str, ...]) -> str:
+    """Write constants of our own as an SQL list."""
+    return "(" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+def read_cells(connection: duckdb.DuckDBPyConnection) -> list[CauseCells]:
+    """Return the cells of each cause, classification and unit that has any exposure, in that fixed order."""
+    kinds = [(cause, classification) for cause in RATED for classification in CLASSIFICATIONS]
+    found = _fetch(connection, kinds)
+    times = {kind: _event_times(connection, *kind) for kind in kinds}
+    result = []
+    for unit in UNITS:
+        member = found["is_gpu"] == (unit == "gpu")
+        if not member.any():
+            continue
+        for number, (cause, classification) in enumerate(kinds):
+            cells = ExposureCells(
+                size=found["milli_size"][member] / 1000.0,
+                block=found["day"][member].astype(np.int64),
+                attempts=found["attempts"][member].astype(np.int64),
+                events=found[f"events_{number}"][member].astype(np.int64),
+                job_hours=found["job_s"][member] / 3600.0,
+                node_hours=found["node_s"][member] / 3600.0,
+                gpu_hours=found["gpu_ms"][member] / 3_600_000.0,
+            )
+            is_gpu, end_h = times[cause, classification]
+            result.append(CauseCells(cause, classification, unit, cells, end_h[is_gpu == (unit == "gpu")]))
+    return result
+
+
+_FROM_S = "coalesce(start_s, end_s - elapsed_s, submit_s, 0)"
+_EVENT = "(elapsed_s > 0 OR ending = 'infrastructure')"  # an operator's cancel of a queued job interrupts nothing
+
+
+def _fetch(connection: duckdb.DuckDBPyConnection, kinds: list[tuple[Cause, Classification]]) -> dict[str, NDArray[Any]]:
+    counts = ", ".join(
+        f"count(*) FILTER (ending IN {in_sql(endings_of(cause, classification))} AND {_EVENT}) AS events_{number}"
+        for number, (cause, classification) in enumerate(kinds)
+    )
+    zeros = ", ".join(f"0 AS events_{number}" for number in range(len(kinds)))
+    totals = ", ".join(f"sum(events_{number})::BIGINT AS events_{number}" for number in range(len(kinds)))
+    # A run's seconds fall to its days in proportion to the wall time it spent there (suspension is spread evenly); whole
+    # seconds, cut at cumulated points so that they add up to what the run took.
+    return connection.execute(
+        f"""
+        WITH spans AS (
+            SELECT is_gpu, milli_size, elapsed_s, node_s, gpu_ms, {_FROM_S} AS from_s,
+                   greatest(coalesce(end_s, 0), {_FROM_S} + elapsed_s) AS to_s
+            FROM ordered WHERE elapsed_s > 0 AND milli_size > 0),
+        parts AS (
+            SELECT is_gpu, milli_size, from_s // 86400 AS day, elapsed_s AS job_s, node_s, gpu_ms
+            FROM spans WHERE from_s // 86400 = (to_s - 1) // 86400
+            UNION ALL
+            SELECT is_gpu, milli_size, day, reached(day + 1) - reached(day) AS job_s,
+                   (reached(day + 1) - reached(day)) * (node_s // elapsed_s), (reached(day + 1) - reached(day)) * (gpu_ms // elapsed_s)
+            FROM (SELECT *, unnest(range(from_s // 86400, (to_s - 1) // 86400 + 1)) AS day
+                  FROM spans WHERE from_s // 86400 < (to_s - 1) // 86400)),
+        ends AS (
+            SELECT is_gpu, milli_size, coalesce(end_s - 1, {_FROM_S}) // 86400 AS day, count(*) AS attempts, {counts}
+            FROM ordered WHERE milli_size > 0 AND {_EVENT} GROUP BY ALL),
+        together AS (
+            SELECT is_gpu, milli_size, day, 0 AS attempts, sum(job_s) AS job_s, sum(node_s) AS node_s, sum(gpu_ms) AS gpu_ms, {zeros}
+            FROM parts GROUP BY ALL
+            UNION ALL BY NAME
+            SELECT *, 0 AS job_s, 0 AS node_s, 0 AS gpu_ms FROM ends)
+        SELECT is_gpu, milli_size, day, sum(attempts)::BIGINT AS attempts, sum(job_s)::BIGINT AS job_s,
+               sum(node_s)::DOUBLE AS node_s, sum(gpu_ms)::DOUBLE AS gpu_ms, {totals}
+        FROM together GROUP BY ALL ORDER BY is_gpu, milli_size, day""".replace("reached(day + 1)", _reached("day + 1")).replace(
+            "reached(day)", _reached("day")
+        )
+    ).fetchnumpy()
+
+
+def _reached(day: str) -> str:
+    """Seconds of its `elapsed_s` that a run has behind it at the beginning of `day`."""
+    return f"(least(greatest(({day}) * 86400 - from_s, 0), to_s - from_s) * elapsed_s // (to_s - from_s))"
+
+
+def _event_times(
+    connection: duckdb.DuckDBPyConnection, cause: Cause, classification: Classification
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    found = connection.execute(f"""
+        SELECT is_gpu, coalesce(end_s, {_FROM_S}) / 3600.0 AS end_h FROM ordered
+        WHERE ending IN {in_sql(endings_of(cause, classification))} AND milli_size > 0 AND {_EVENT} ORDER BY end_h, is_gpu""").fetchnumpy()
+    return np.asarray(found["is_gpu"], bool), np.asarray(found["end_h"], float)

@@ -1,0 +1,152 @@
+"""Which attempts belong together: requeues of one id exactly, resubmissions under a new id with a confidence.
+
+Called by `exposure`, `workloads` and `advisor.replay`, after `build` has made these tables beside `runs`:
+
+    ``ordered``  every run with its ``job``, its number ``no`` in the job (from 1), ``last``, ``prev_end_s``, ``prev_ending``
+    ``jobs``     one row a job: its workload, first submission and start, end, and the ending of its last run
+    ``links``    job, predecessor, confidence, gap_s: jobs that repeat or continue an earlier one under a new id
+    ``threads``  job, thread, seq: jobs tied together by links; a job without links is a thread of its own and not listed
+
+A job's outcome is that of its last attempt; while that one is pending or running, the job is open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.history import runs
+
+if TYPE_CHECKING:
+    import duckdb
+
+RECYCLED_AFTER_S = 7 * 86400
+"""A requeue follows its predecessor within minutes (Slurm forgets ended jobs after MinJobAge, 300 s, but an operator may hold
+one for days). The same id a week later is another job under a recycled number."""
+SOON_S = 3600
+LATE_S = 86400
+"""A resubmission within the hour is most likely a repetition; later than a day nobody can tell."""
+TRUSTED_CONFIDENCE = 0.4
+"""Links below this are not made: they would turn a sweep into a chain."""
+
+STOCHASTIC = "('infrastructure', 'suspected_infrastructure', 'preempted', 'requeued', 'operator_cancel')"
+"""Endings that come from outside at times nobody chose; `requeued` and `suspected_infrastructure` only when inclusive."""
+
+
+def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) -> None:
+    """Make ``runs``, ``workloads``, ``ordered``, ``jobs``, ``links`` and ``threads`` from ``attempts``.
+
+    Raises `errors.InputEmpty` when there is nothing to work on.
+    """
+    runs.build(connection, cluster=cluster)
+    _order_runs(connection)
+    _make_jobs(connection)
+    _make_links(connection)
+    _make_threads(connection)
+
+
+def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
+    """Number the runs of each job. Most ids occur once: only the others pay for the sort."""
+    connection.execute("CREATE OR REPLACE TEMP TABLE repeated AS SELECT jkey FROM runs GROUP BY jkey HAVING count(*) > 1")
+    order = "ORDER BY submit_s, start_s, end_s, elapsed_s, ending"
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE ordered AS
+        SELECT * EXCLUDE (generation), hash(jkey, generation) AS job,
+               (row_number() OVER of_job)::INTEGER AS no,
+               lead(jkey) OVER of_job IS NULL AS last,
+               lag(end_s) OVER of_job AS prev_end_s,
+               lag(ending) OVER of_job AS prev_ending
+        FROM (
+            SELECT * EXCLUDE (fresh), sum(fresh::INTEGER) OVER (PARTITION BY jkey {order} ROWS UNBOUNDED PRECEDING) AS generation
+            FROM (
+                SELECT *, coalesce(
+                           owner <> lag(owner) OVER of_id
+                           OR submit_s - coalesce(lag(end_s) OVER of_id, lag(submit_s) OVER of_id) > {RECYCLED_AFTER_S}, false) AS fresh
+                FROM runs SEMI JOIN repeated USING (jkey)
+                WINDOW of_id AS (PARTITION BY jkey {order})))
+        WINDOW of_job AS (PARTITION BY jkey, generation {order})
+        UNION ALL
+        SELECT *, hash(jkey, 0) AS job, 1 AS no, true AS last, NULL AS prev_end_s, NULL AS prev_ending
+        FROM runs ANTI JOIN repeated USING (jkey)""")
+    connection.execute("DROP TABLE runs; DROP TABLE repeated")
+
+
+def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE jobs AS
+        SELECT job, wid, gkey, submit_s, start_s, end_s, elapsed_s, name_hash, ending, near_limit, limit_s, depends_on, jkey
+        FROM ordered WHERE no = 1 AND last
+        UNION ALL
+        SELECT job,
+               coalesce(arg_min(wid, no) FILTER (elapsed_s > 0), min(wid)) AS wid,
+               coalesce(arg_min(gkey, no) FILTER (elapsed_s > 0), min(gkey)) AS gkey,
+               min(submit_s), min(start_s),
+               CASE WHEN bool_or(last AND end_s IS NULL) THEN NULL ELSE max(end_s) END,
+               sum(elapsed_s)::BIGINT, arg_max(name_hash, no), arg_max(ending, no), arg_max(near_limit, no), arg_max(limit_s, no),
+               arg_min(depends_on, no), any_value(jkey)
+        FROM ordered WHERE NOT (no = 1 AND last) GROUP BY job""")
+
+
+def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
+    """Link each job to the one it repeats or continues, from the dependency it names or from when it came.
+
+    Coming soon after a non-success says little in a group whose successes are followed as soon (a sweep that is fed one
+    by one), and little among many running at once: the confidence is divided by both.
+    """
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE candidates AS
+        SELECT jobs.*, row_number() OVER (PARTITION BY gkey ORDER BY submit_s, end_s, elapsed_s, job) AS submit_rank,
+               row_number() OVER (PARTITION BY gkey ORDER BY end_s, submit_s, elapsed_s, job) AS end_rank
+        FROM jobs SEMI JOIN (
+            SELECT gkey FROM jobs WHERE elapsed_s > 0 GROUP BY gkey
+            HAVING count(*) > 1 AND bool_or(ending <> 'success' OR near_limit)) USING (gkey)
+        WHERE elapsed_s > 0""")
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE followed AS
+        SELECT b.job, a.job AS predecessor, a.gkey, b.submit_s - a.end_s AS gap_s, a.ending, a.near_limit,
+               greatest(b.submit_rank - 1 - a.end_rank, 0) AS others
+        FROM candidates b
+        ASOF JOIN (FROM candidates WHERE end_s IS NOT NULL
+                   QUALIFY row_number() OVER (PARTITION BY gkey, end_s ORDER BY end_rank DESC) = 1) a
+          ON b.gkey = a.gkey AND b.submit_s >= a.end_s
+        WHERE b.submit_s - a.end_s <= {LATE_S}
+        QUALIFY row_number() OVER (PARTITION BY a.job ORDER BY b.submit_rank) = 1""")
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE links AS
+        WITH habit AS (
+            SELECT gkey, count(*) FILTER (ending = 'success' AND NOT near_limit) AS successes FROM candidates GROUP BY gkey),
+        after_success AS (
+            SELECT gkey, count(*) AS followed FROM followed WHERE ending = 'success' AND NOT near_limit GROUP BY gkey),
+        timed AS (
+            SELECT job, predecessor, gap_s,
+                   (CASE WHEN gap_s <= {SOON_S} THEN 0.8 ELSE 0.5 END)
+                   * (1 - coalesce(a.followed, 0) / (h.successes + 1)) / (1 + others) AS confidence
+            FROM followed f JOIN habit h USING (gkey) LEFT JOIN after_success a USING (gkey)
+            WHERE (f.ending <> 'success' OR f.near_limit)),
+        {_dependency_sql()}
+        SELECT * FROM (SELECT * FROM timed WHERE confidence >= {TRUSTED_CONFIDENCE} UNION ALL SELECT * FROM named)
+        QUALIFY row_number() OVER (PARTITION BY job ORDER BY confidence DESC, gap_s, predecessor) = 1
+            AND row_number() OVER (PARTITION BY predecessor ORDER BY confidence DESC, gap_s, job) = 1""")
+    connection.execute("DROP TABLE candidates; DROP TABLE followed")
+
+
+def _dependency_sql() -> str:
+    return """
+        wanted AS (
+            SELECT job, wid, submit_s, start_s, unnest(string_split(depends_on, ',')) AS id FROM jobs WHERE depends_on IS NOT NULL),
+        named AS (
+            SELECT b.job, a.job AS predecessor, b.submit_s - a.end_s AS gap_s, 0.95 AS confidence
+            FROM wanted b JOIN workloads w ON w.wid = b.wid JOIN jobs a ON a.jkey = hash(w.cluster, trim(b.id)) AND a.wid = b.wid
+            WHERE a.submit_s < b.submit_s AND a.elapsed_s > 0 AND (a.ending <> 'success' OR a.near_limit)
+              AND (b.start_s IS NULL OR b.start_s >= a.end_s)
+            QUALIFY row_number() OVER (PARTITION BY a.job ORDER BY b.submit_s, b.job) = 1)"""
+
+
+def _make_threads(connection: duckdb.DuckDBPyConnection) -> None:
+    """Follow the links from their first jobs. Every step is to a later submission, so that no walk can turn back."""
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE threads AS
+        WITH RECURSIVE walk(job, thread, seq) AS (
+            SELECT DISTINCT predecessor, predecessor, 0 FROM links WHERE predecessor NOT IN (SELECT job FROM links)
+            UNION ALL
+            SELECT links.job, walk.thread, walk.seq + 1 FROM walk JOIN links ON links.predecessor = walk.job)
+        FROM walk""")

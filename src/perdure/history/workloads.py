@@ -1,0 +1,281 @@
+"""What the history says of each workload: how long its work is, what befell it, whether it resumes by itself.
+
+Called by `advisor` and by `exposure` after `chains.build`; works on the tables that it made. A *story* is a thread of linked
+jobs, or a single job: what a person wanted done, however many attempts and ids it took.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.history import cells, chains, destroyed
+from perdure.model import advice
+from perdure.model.attempt import Cause
+
+if TYPE_CHECKING:
+    import duckdb
+
+OWN_ENDS = "('user_failure', 'user_cancel', 'deadline')"
+"""Endings by the job's own logic or its owner's wish: such a run is not a part of the work that was done later."""
+SHORTER = 0.7
+"""A run after an interruption that took less than this part of the usual time did not begin at the beginning."""
+ENOUGH_SIBLINGS = 3
+ENOUGH_RESTARTS = 5
+"""Restarts of a workload's own from which its wait is read; below, those of all workloads stand in."""
+
+_ENDINGS: tuple[str, ...] = (
+    "infrastructure",
+    "suspected_infrastructure",
+    "preempted",
+    "requeued",
+    "operator_cancel",
+    "walltime",
+    "user_failure",
+)
+MS_PER_HOUR = 3_600_000.0
+
+WorkSource = Literal["completed", "chain", "limit", "longest"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Workloads:
+    """Evidence of all workloads as columns, in the order of their keys; `evidence` gives them as records."""
+
+    columns: dict[str, NDArray[Any]]
+    classification: cells.Classification
+    work_s: NDArray[np.float64]
+    work_source: NDArray[np.int64]
+    resumes: NDArray[np.bool_]
+    durable: NDArray[np.float64]
+    """Measured part of an interrupted run's work that the application kept by itself, 0 to 1; NaN: not measured."""
+
+    def __len__(self) -> int:
+        return len(self.work_s)
+
+    def wanted(self) -> NDArray[np.float64]:
+        """Return how many stories of each workload were to be done: all but those that ended by their own failure or their owner's wish."""
+        return self.columns["wanted"].astype(float)
+
+    def keys(self) -> list[advice.WorkloadKey]:
+        """Return the keys of all workloads."""
+        parts = [self.columns[name].tolist() for name in ("cluster", "user", "account", "name")]
+        return [advice.WorkloadKey(*key) for key in zip(*parts, self.sizes(), strict=True)]
+
+    def sizes(self) -> list[advice.Size]:
+        """Return the sizes of all workloads; few differ, and those are one record each."""
+        kinds = list(zip(self.columns["milli_size"].tolist(), self.columns["is_gpu"].tolist(), strict=True))
+        records = {(milli, gpu): advice.Size(milli / 1000.0, "gpu" if gpu else "node") for milli, gpu in set(kinds)}
+        return [records[kind] for kind in kinds]
+
+    def destroyed(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the lower and upper bound of the GPU-hours that interruptions destroyed. See `history.destroyed`."""
+        low = np.where(self.resumes, self.columns["destroyed_resumed_ms"], self.columns["destroyed_certain_ms"])
+        return low / MS_PER_HOUR, self.columns["destroyed_high_ms"] / MS_PER_HOUR
+
+    def evidence(self) -> list[advice.WorkloadEvidence]:
+        """Return the records of all workloads, in the order of their keys."""
+        columns = self.columns
+        low, high = self.destroyed()
+        cost = columns["cost_ms"]
+        plain = {
+            "key": self.keys(),
+            "jobs": columns["jobs"].tolist(),
+            "attempts": columns["attempts"].tolist(),
+            "gpu_hours": (cost / MS_PER_HOUR).tolist(),
+            "delivered_gpu_hours": (columns["delivered_ms"] / MS_PER_HOUR).tolist(),
+            "destroyed_gpu_hours": [advice.Bounds(*pair) for pair in zip(low.tolist(), high.tolist(), strict=True)],
+            "lost_by_cause": self._by_cause("ms", MS_PER_HOUR, float),
+            "interruptions": self._by_cause("n", 1.0, int),
+            "work_minutes": (self.work_s / 60.0).tolist(),
+            "work_source": [_SOURCES[source] for source in self.work_source.tolist()],
+            "limit_minutes": _minutes(columns["limit_s"]),
+            "queue_minutes": _minutes(columns["queue_s"]),
+            "user_failure_share": self.user_failure_share().tolist(),
+            "resubmissions": columns["resubmissions"].tolist(),
+            "segments_at_limit": columns["segments"].tolist(),
+            "resumes_itself": self.resumes.tolist(),
+        }
+        order = [plain[field] for field in advice.WorkloadEvidence.__struct_fields__]
+        return [advice.WorkloadEvidence(*row) for row in zip(*order, strict=True)]
+
+    def user_failure_share(self) -> NDArray[np.float64]:
+        """Return the share of GPU-hours that ended by the workload's own failure, 0 to 1."""
+        cost = self.columns["cost_ms"]
+        return np.asarray(self.columns["ms_user_failure"] / np.where(cost > 0, cost, 1.0))
+
+    def _by_cause(self, what: Literal["n", "ms"], unit: float, kind: type[Any]) -> list[dict[str, Any]]:
+        """Sum the columns of `what` by cause under the classification, one dictionary a workload; what never struck is left out."""
+        causes = {cause.value: cells.endings_of(cause, self.classification) for cause in Cause}
+        if what == "ms":
+            causes["user_failure"] = ("user_failure",)
+        dictionaries: list[dict[str, Any]] = [{} for _ in range(len(self))]
+        for cause, endings in causes.items():
+            total = np.sum([self.columns[f"{what}_{ending}"] for ending in endings], axis=0)
+            struck = np.flatnonzero(total > 0)
+            for index, value in zip(struck.tolist(), (total[struck] / unit).tolist(), strict=True):
+                dictionaries[index][cause] = kind(value)
+        return dictionaries
+
+
+def _minutes(seconds: NDArray[np.float64]) -> list[float | None]:
+    return [None if value != value else value / 60.0 for value in seconds.tolist()]  # noqa: PLR0124 - NaN differs from itself
+
+
+_SOURCES: tuple[WorkSource, ...] = ("completed", "chain", "limit", "longest")
+
+
+def build(connection: duckdb.DuckDBPyConnection, *, classification: cells.Classification = "strict") -> Workloads:
+    """Make the table ``stories`` and return the evidence of every workload that ever ran.
+
+    Columns are NumPy arrays, NaN where a figure is not known. `classification` decides which endings count as causes in
+    `lost_by_cause` and `interruptions`; nothing else depends on it.
+    """
+    _make_stories(connection)
+    found = connection.execute(f"""
+        SELECT w.*, r.* EXCLUDE (wid), s.* EXCLUDE (wid), coalesce(l.resubmissions, 0) AS resubmissions,
+               coalesce(t.short, 0) AS short, coalesce(t.lost_s, 0) AS lost_s, coalesce(t.interrupted_s, 0) AS interrupted_s,
+               j.jobs
+        FROM workloads w JOIN ({_runs_sql()}) r USING (wid) JOIN ({_STORIES_BY_WORKLOAD}) s USING (wid)
+        JOIN (SELECT wid, count(*) AS jobs FROM jobs GROUP BY wid) j USING (wid)
+        LEFT JOIN (SELECT wid, count(*) AS resubmissions FROM links JOIN jobs USING (job) GROUP BY wid) l USING (wid)
+        LEFT JOIN ({_SHORTENED}) t USING (wid)
+        WHERE w.milli_size > 0 AND r.attempts > 0
+        ORDER BY wid""").fetchnumpy()
+    columns = {name: _plain(column) for name, column in found.items()}
+    resumes = _resumes(columns)
+    work_s, source = _work(columns, resumes)
+    return Workloads(columns, classification, work_s, source, resumes, _durable(columns))
+
+
+def _plain(column: NDArray[Any]) -> NDArray[Any]:
+    """Turn a masked column (one with NULLs) into floats with NaN."""
+    if isinstance(column, np.ma.MaskedArray):
+        return np.asarray(np.ma.filled(column.astype(float), np.nan))
+    return column
+
+
+def _make_stories(connection: duckdb.DuckDBPyConnection) -> None:
+    own = f"CASE WHEN ending IN {OWN_ENDS} THEN 0 ELSE elapsed_s END"
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE stories AS
+        SELECT job AS story, wid, (elapsed_s > 0)::INTEGER AS started, ending, elapsed_s AS last_s, {own} AS work_s,
+               0 AS interrupted, 0 AS segments, limit_s
+        FROM ordered ANTI JOIN threads USING (job) WHERE no = 1 AND last
+        UNION ALL
+        SELECT story, min(job_wid), count(*) FILTER (elapsed_s > 0)::INTEGER, arg_min(ending, back), arg_min(elapsed_s, back),
+               sum({own})::BIGINT,
+               count(*) FILTER (back > 1 AND ending IN {chains.STOCHASTIC} AND elapsed_s > 0)::INTEGER,
+               count(*) FILTER (back > 1 AND near_limit)::INTEGER, max(limit_s)
+        FROM (
+            SELECT ordered.*, jobs.wid AS job_wid, coalesce(thread, job) AS story,
+                   row_number() OVER (PARTITION BY coalesce(thread, job) ORDER BY coalesce(seq, 0) DESC, no DESC) AS back
+            FROM ordered LEFT JOIN threads USING (job) JOIN jobs USING (job)
+            WHERE NOT (no = 1 AND last) OR thread IS NOT NULL)
+        GROUP BY story""")
+
+
+def _runs_sql() -> str:
+    endings = ", ".join(
+        f"count(*) FILTER (ending = '{ending}' AND (elapsed_s > 0 OR ending = 'infrastructure')) AS n_{ending}, "
+        f"coalesce(sum(cost_ms) FILTER (ending = '{ending}'), 0)::DOUBLE AS ms_{ending}"
+        for ending in _ENDINGS
+    )
+    waited = "greatest(start_s - greatest(coalesce(eligible_s, submit_s), coalesce(prev_end_s, 0)), 0)"
+    return f"""
+        SELECT wid, count(*) FILTER (elapsed_s > 0) AS attempts, sum(cost_ms)::DOUBLE AS cost_ms,
+               coalesce(sum(cost_ms) FILTER (ending = 'success'), 0)::DOUBLE AS delivered_ms,
+               max(elapsed_s)::DOUBLE AS longest_s, max(limit_s) AS limit_s, bool_or(signalled) AS signalled,
+               median({waited}) FILTER (elapsed_s > 0 AND coalesce(eligible_s, submit_s) IS NOT NULL) AS queue_s,
+               count(*) FILTER ({_RESTART}) AS restarts, median(start_s - prev_end_s) FILTER ({_RESTART}) AS restart_s,
+               {endings}, {destroyed.columns_sql()}
+        FROM (SELECT ordered.*, NOT last OR links.job IS NOT NULL AS continued
+              FROM ordered LEFT JOIN links ON links.predecessor = ordered.job)
+        GROUP BY wid"""
+
+
+_RESTART = f"prev_ending IN {chains.STOCHASTIC} AND start_s >= prev_end_s AND elapsed_s > 0"
+
+_STORIES_BY_WORKLOAD = f"""
+    SELECT wid,
+           count(*) FILTER (ending NOT IN {OWN_ENDS} AND started > 0) AS wanted,
+           count(*) FILTER (ending = 'success' AND started = 1) AS singles,
+           (median(last_s) FILTER (ending = 'success' AND started = 1))::DOUBLE AS single_s,
+           (median(last_s) FILTER (ending = 'success' AND segments = 0))::DOUBLE AS final_s,
+           (median(work_s) FILTER (ending = 'success'))::DOUBLE AS total_s,
+           count(*) FILTER (ending = 'success') AS successes,
+           count(*) FILTER (ending = 'success' AND segments > 0) AS limit_chains,
+           (median(work_s) FILTER (ending = 'success' AND segments > 0))::DOUBLE AS limit_chain_s,
+           count(*) FILTER (ending <> 'success' AND segments > 0) AS open_chains,
+           (median(work_s) FILTER (ending <> 'success' AND segments > 0))::DOUBLE AS open_chain_s,
+           count(*) FILTER (ending = 'walltime' AND segments = 0) AS cut_off,
+           count(*) FILTER (ending = 'success' AND interrupted > 0 AND segments = 0) AS interrupted_successes,
+           sum(segments)::BIGINT AS segments
+    FROM stories GROUP BY wid"""
+
+# Stories that were interrupted and then ended well in far less time than their untroubled siblings: the work before the
+# interruption was not lost. What was: the time beyond the siblings' own.
+_SHORTENED = f"""
+    SELECT wid, count(*) FILTER (last_s < {SHORTER} * usual_s) AS short,
+           sum(greatest(work_s - usual_s, 0))::DOUBLE AS lost_s, sum(work_s - last_s)::DOUBLE AS interrupted_s
+    FROM stories JOIN (
+        SELECT wid, median(last_s) AS usual_s FROM stories WHERE ending = 'success' AND started = 1
+        GROUP BY wid HAVING count(*) >= {ENOUGH_SIBLINGS}) USING (wid)
+    WHERE ending = 'success' AND interrupted > 0 AND segments = 0
+    GROUP BY wid"""
+
+
+def _resumes(columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return where the history shows that the application resumes by itself.
+
+    One of: it asks for a signal before its limit; at least two runs, and half of those after an interruption, were much shorter
+    than their siblings; more stories were done in segments of a limit than in one run (one hung run that was
+    repeated is no such sign), or, with nothing done yet, at least two segments were continued.
+    """
+    shortened = (columns["short"] >= 2) & (2 * columns["short"] >= columns["interrupted_successes"])
+    segmented = (columns["limit_chains"] > columns["singles"]) | ((columns["successes"] == 0) & (columns["segments"] >= 2))
+    return np.asarray(columns["signalled"].astype(bool) | shortened | segmented)
+
+
+def _work(columns: dict[str, NDArray[Any]], resumes: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return W in seconds and the index of its source in `_SOURCES`.
+
+    Completed siblings first: the median of their last runs, which began at the beginning unless the workload resumes; of those
+    done in one run when it does. Where work was done in segments of the limit more often than in one run: the median sum over
+    such a chain. Where more runs were cut off at the limit than ended well, half of the work is longer than the limit, and the
+    limit is all that is known; as it is where nothing was ever completed.
+    """
+    limit = np.where(np.isfinite(columns["limit_s"]) & (columns["limit_s"] > 0), columns["limit_s"], np.nan)
+    at_once = np.where(resumes & (columns["singles"] > 0), columns["single_s"], np.where(resumes, columns["total_s"], columns["final_s"]))
+    in_segments = np.where(columns["limit_chains"] > 0, columns["limit_chain_s"], columns["open_chain_s"])
+    unsegmented = columns["successes"] - columns["limit_chains"]
+    conditions: list[NDArray[np.bool_]] = [
+        (columns["limit_chains"] > columns["singles"]) | ((columns["successes"] == 0) & (columns["segments"] >= 1)),
+        (columns["cut_off"] > unsegmented) & ~np.isnan(limit),
+        unsegmented > 0,
+        ~np.isnan(limit),
+        columns["longest_s"] > 0,
+    ]
+    chained = np.where(resumes & (columns["singles"] == 0), _SOURCES.index("chain"), _SOURCES.index("completed"))
+    sources = [_SOURCES.index("chain"), _SOURCES.index("limit"), chained, _SOURCES.index("limit")]
+    choices: list[NDArray[np.float64]] = [in_segments, limit, at_once, limit, columns["longest_s"]]
+    work = np.select(conditions, choices, default=1.0)
+    source = np.select(conditions, sources, _SOURCES.index("longest"))
+    # A run may end well within its first second.
+    return np.maximum(work, 1.0), source.astype(np.int64)
+
+
+def _durable(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Return 1 − (time beyond the siblings' own) / (time that interrupted runs took), where at least two interruptions show it."""
+    measured = (columns["short"] >= 2) & (columns["interrupted_s"] > 0)
+    kept = 1.0 - columns["lost_s"] / np.where(measured, columns["interrupted_s"], 1.0)
+    return np.where(measured, np.clip(kept, 0.0, 1.0), np.nan)
+
+
+def restart_wait_s(connection: duckdb.DuckDBPyConnection) -> tuple[float | None, int]:
+    """Return the median seconds from an interruption to the next start of the same job, queue and requeue delay included, and its count."""
+    ((median_s, count),) = connection.execute(f"SELECT median(start_s - prev_end_s), count(*) FROM ordered WHERE {_RESTART}").fetchall()
+    return (None if median_s is None else float(median_s)), int(count)
