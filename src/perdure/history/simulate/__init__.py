@@ -28,7 +28,8 @@ finds can be held against what is true. Queue, nodes, repairs, requeues and user
   ``best`` of RETRY, RESUME, RESUME-REQUIRED, NEITHER; ``chunks``.
 """
 
-from perdure.history.simulate.fleet import Fleet, simulate
+from perdure.history.simulate.fleet import Fleet, prepare_folder, simulate
+from perdure.history.simulate.render import check_delimiter
 from perdure.history.simulate.spec import FleetSpec
 
-__all__ = ["Fleet", "FleetSpec", "simulate"]
+__all__ = ["Fleet", "FleetSpec", "check_delimiter", "prepare_folder", "simulate"]

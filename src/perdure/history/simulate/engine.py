@@ -19,7 +19,7 @@ from perdure.history.simulate.nodes import NodePool
 from perdure.history.simulate.records import Recorder
 from perdure.history.simulate.spec import FleetSpec
 from perdure.history.simulate.submissions import Submitter
-from perdure.history.simulate.waiting import WaitingLine
+from perdure.history.simulate.waiting import WaitingJobs
 
 PASS_EVERY_S = 10
 """The scheduler looks at its queue on multiples of this."""
@@ -47,7 +47,7 @@ class Engine:
         self._horizon = spec.days * DAY_S
         self.hazards = Hazards(spec, Stream(seed, "hazards"))
         self._pool = NodePool(spec.gpus // spec.gpus_per_node, spec.gpus_per_node)
-        self._line = WaitingLine(self._pool)
+        self._line = WaitingJobs(self._pool)
         self._fate = endings.Fate(spec, self.hazards, Stream(seed, "fate"))
         self.submitter = Submitter(spec, Stream(seed, "submissions"))
         self.recorder = Recorder(self.submitter.new_record, Stream(seed, "records"))
@@ -60,8 +60,10 @@ class Engine:
         self._running: dict[int, _Running] = {}
         self._waiting: dict[int, Job] = {}
 
-    def run(self) -> None:
-        """Simulate from the first second to the horizon and record every row."""
+    def run(self, report_day: Callable[[int], None]) -> None:
+        """Simulate from the first second to the horizon and record every row. `report_day` hears of each day that is done."""
+        for day in range(1, self._horizon // DAY_S):
+            self._at(day * DAY_S, report_day, day)
         pending = iter(self._arrivals)
         arrival = next(pending, None)
         while True:

@@ -36,7 +36,9 @@ class Hazards:
             "operator": spec.operator_exponent,
         }
         self.factors = _node_factors(spec, stream)
-        self.day_multipliers: list[float] = [stream.gamma(spec.burst_shape) / spec.burst_shape if spec.burst_shape else 1.0 for _ in range(spec.days)]
+        self.day_multipliers: list[float] = [
+            stream.gamma(spec.burst_shape) / spec.burst_shape if spec.burst_shape else 1.0 for _ in range(spec.days)
+        ]
         self._cumulated = [0.0]
         for multiplier in self.day_multipliers:
             self._cumulated.append(self._cumulated[-1] + multiplier * DAY_S)

@@ -70,6 +70,8 @@ class Workload:
     deadline_s: int | None = None
     """``--deadline``, seconds after submission."""
     constraint: str = ""
+    total_gpus: int = 0
+    """GPUs of a whole job, all components of a heterogeneous one together."""
     true_works_s: list[int] = dataclasses.field(default_factory=list)
     """Run time of each work that was submitted."""
 
@@ -77,11 +79,6 @@ class Workload:
     def hopeless(self) -> bool:
         """Tell whether every run ends in the user's own bug."""
         return self.fails >= 1.0
-
-    @property
-    def total_gpus(self) -> int:
-        """GPUs of a whole job, all components of a heterogeneous one together."""
-        return self.gpus + self.het_gpus
 
 
 @dataclasses.dataclass(slots=True)

@@ -28,7 +28,7 @@ class NodePool:
 
     def has_part(self, gpus: int) -> bool:
         """Tell whether a node that already holds a job has room for `gpus` more."""
-        return any(self._by_free[free] for free in range(gpus, self.gpus_per_node))
+        return any(self._by_free[gpus : self.gpus_per_node])
 
     def take_part(self, gpus: int, expected_end: int) -> tuple[int, ...]:
         """Take `gpus` GPUs of one node, the fullest that has room, else an idle one. The caller has checked that there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.history import names
+from perdure.history import lines, names
 from perdure.history.simulate import truth
 from perdure.history.simulate.endings import Ending
 from perdure.history.simulate.happened import Happened
@@ -22,7 +22,7 @@ FEW_WAITS = 5
 def key_name(workload: Workload) -> str:
     """Return the normalised name under which an analysis finds a workload."""
     name = workload.pattern.replace("{i}", "1")
-    return names.normalise(name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    return names.normalise(lines.decode(name.encode("utf-8", "surrogateescape")))
 
 
 def work_out(happened: Happened, workloads: list[Workload]) -> list[truth.PolicyTruth]:

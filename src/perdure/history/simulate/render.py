@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
+from perdure import errors
 from perdure.history.simulate.jobs import DAY_S, Row
 from perdure.history.simulate.spec import FleetSpec
 from perdure.history.simulate.submissions import clock
@@ -25,6 +26,12 @@ GPU_TYPE = "a100"
 PARTITION = "gpu"
 
 
+def check_delimiter(delimiter: str) -> None:
+    """Refuse a delimiter that occurs in what Slurm itself writes. Raises `errors.UsageError`."""
+    if not delimiter or not delimiter.isascii() or any(char.isalnum() or char in " -:=,[]%_./+()\r\n" for char in delimiter):
+        raise errors.UsageError(f"delimiter {delimiter!r} would be taken for a part of the fields", hint="use | or |# or ^|^ or a tab")
+
+
 class Renderer:
     """Formats the rows of one fleet. Strings that repeat are made once."""
 
@@ -36,7 +43,11 @@ class Renderer:
         self._tres: dict[tuple[int, int], str] = {}
 
     def lines(self, rows: list[Row], delimiter: str) -> Iterator[str]:
-        """Yield the header and one line a row, each with its newline; a command line may hold one more."""
+        """Yield the header and one line a row, each with its newline; a command line may hold one more.
+
+        Raises `errors.UsageError` for an impossible delimiter.
+        """
+        check_delimiter(delimiter)
         yield delimiter.join(FIELDS) + "\n"
         for row in rows:
             yield delimiter.join(self.cells(row)) + "\n"

@@ -90,7 +90,7 @@ class WorkloadTruth(msgspec.Struct, frozen=True):
     user: str
     account: str
     name: str
-    """Normalised as `history.names` does; bytes that are not UTF-8 as U+FFFD."""
+    """Normalised as `history.names` does; bytes that are not UTF-8 as the reader keeps them."""
     gpus: int
     """All components of a heterogeneous job together."""
     component_gpus: tuple[int, ...]

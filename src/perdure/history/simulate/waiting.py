@@ -29,78 +29,101 @@ class _Reservation:
     spare_nodes: int
 
 
-class WaitingLine:
-    """Jobs that wait for nodes, in a line for each size and quality of service."""
+@dataclasses.dataclass(slots=True)
+class _Line:
+    """Jobs of one size and quality of service, in the order in which they will start."""
+
+    gpus: int
+    nodes: int
+    shares_node: bool
+    head_start_s: int
+    jobs: deque[Job] = dataclasses.field(default_factory=deque)
+
+    def head_ready(self) -> int | None:
+        """When the first job that still waits became ready; None when there is none."""
+        jobs = self.jobs
+        while jobs and not jobs[0].queued:
+            jobs.popleft()
+        return _ready(jobs[0]) if jobs else None
+
+
+class WaitingJobs:
+    """Jobs that wait for nodes."""
 
     def __init__(self, pool: NodePool) -> None:
         self._pool = pool
-        self._lines: dict[tuple[str, int], deque[Job]] = {}
+        self._lines: list[_Line] = []
+        self._line_of: dict[tuple[str, int], _Line] = {}
         self._reservation: _Reservation | None = None
 
     def add(self, job: Job, *, first: bool = False) -> None:
         """Let `job` wait; `first` puts it ahead of its like."""
         job.queued = True
-        line = self._lines.setdefault((job.work.workload.qos, job.work.workload.total_gpus), deque())
+        workload = job.work.workload
+        key = (workload.qos, workload.total_gpus)
+        line = self._line_of.get(key) or self._new_line(key)
         if first:
-            line.appendleft(job)
+            line.jobs.appendleft(job)
         else:
-            line.append(job)
+            line.jobs.append(job)
+
+    def _new_line(self, key: tuple[str, int]) -> _Line:
+        qos, gpus = key
+        per_node = self._pool.gpus_per_node
+        line = _Line(gpus, max(1, gpus // per_node), gpus < per_node, QOS_HEAD_START_S[qos])
+        self._line_of[key] = line
+        self._lines.append(line)
+        return line
 
     def start_what_fits(self, now: int, start: Callable[[Job, tuple[int, ...]], None]) -> None:
         """Call `start` with every job that may start now, and its nodes."""
-        heads = [entry for key in self._lines if (entry := self._head(key))]
+        idle = self._pool.idle
+        heads: list[tuple[int, int]] = []
+        for index, line in enumerate(self._lines):
+            # Without an idle node only jobs that share one can start.
+            if (idle or line.shares_node) and (ready := line.head_ready()) is not None:
+                heads.append((ready - line.head_start_s, index))
         heapq.heapify(heads)
         reservation: _Reservation | None = None
         while heads:
-            _, key = heapq.heappop(heads)
-            job = self._lines[key][0]
-            if not self._may_start(job, now, reservation):
-                if reservation is None and job.work.workload.total_gpus >= self._pool.gpus_per_node:
-                    reservation = self._reserve(job, now)
+            _, index = heapq.heappop(heads)
+            line = self._lines[index]
+            if not self._may_start(line, now, reservation):
+                if reservation is None and not line.shares_node:
+                    reservation = self._reserve(line, now)
                 continue
-            self._lines[key].popleft()
+            job = line.jobs.popleft()
             job.queued = False
-            start(job, self._take(job, now))
-            entry = self._head(key)
-            if entry:
-                heapq.heappush(heads, entry)
+            start(job, self._take(line, job, now))
+            ready = line.head_ready()
+            if ready is not None:
+                heapq.heappush(heads, (ready - line.head_start_s, index))
 
-    def _head(self, key: tuple[str, int]) -> tuple[int, tuple[str, int]] | None:
-        line = self._lines[key]
-        while line and not line[0].queued:
-            line.popleft()
-        return (_ready(line[0]) - QOS_HEAD_START_S[key[0]], key) if line else None
-
-    def _node_count(self, job: Job) -> int:
-        return max(1, job.work.workload.total_gpus // self._pool.gpus_per_node)
-
-    def _may_start(self, job: Job, now: int, reservation: _Reservation | None) -> bool:
+    def _may_start(self, line: _Line, now: int, reservation: _Reservation | None) -> bool:
+        job = line.jobs[0]
         if _ready(job) > now:
             return False
-        workload = job.work.workload
-        if workload.total_gpus < self._pool.gpus_per_node and self._pool.has_part(workload.total_gpus):
+        if line.shares_node and self._pool.has_part(line.gpus):
             return True
-        count = self._node_count(job)
-        if self._pool.idle < count:
+        if self._pool.idle < line.nodes:
             return False
-        if reservation is None or now + workload.limit_s <= reservation.shadow:
+        if reservation is None or now + job.work.workload.limit_s <= reservation.shadow:
             return True
-        if count <= reservation.spare_nodes:
-            reservation.spare_nodes -= count
+        if line.nodes <= reservation.spare_nodes:
+            reservation.spare_nodes -= line.nodes
             return True
         return False
 
-    def _take(self, job: Job, now: int) -> tuple[int, ...]:
-        workload = job.work.workload
-        expected_end = now + min(workload.limit_s, LONGEST_PLAN_S)
-        if workload.total_gpus < self._pool.gpus_per_node:
-            return self._pool.take_part(workload.total_gpus, expected_end)
-        return self._pool.take_nodes(self._node_count(job), expected_end)
+    def _take(self, line: _Line, job: Job, now: int) -> tuple[int, ...]:
+        expected_end = now + min(job.work.workload.limit_s, LONGEST_PLAN_S)
+        if line.shares_node:
+            return self._pool.take_part(line.gpus, expected_end)
+        return self._pool.take_nodes(line.nodes, expected_end)
 
-    def _reserve(self, job: Job, now: int) -> _Reservation:
-        kept = self._reservation
+    def _reserve(self, line: _Line, now: int) -> _Reservation:
+        job, kept = line.jobs[0], self._reservation
         if kept is None or kept.job is not job or now - kept.made > RESERVATION_AGE_S:
-            shadow, spare = self._pool.reservation(self._node_count(job), now)
+            shadow, spare = self._pool.reservation(line.nodes, now)
             self._reservation = kept = _Reservation(job, now, shadow, spare)
         return kept
 

@@ -130,6 +130,7 @@ class _Maker:
         workload = Workload(
             kind.name, user, stem, kind.pattern.replace("{stem}", stem), gpus, 1, qos, limit_s, word, work_s, kind.sigma, works
         )
+        workload.total_gpus = gpus
         self._behaviour(workload, kind)
         workload.nodes = max(1, workload.gpus // self.spec.gpus_per_node)
         return workload
