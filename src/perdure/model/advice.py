@@ -2,6 +2,7 @@
 
 All are frozen records; all times are minutes where the name ends in `_minutes`, hours for `_hours`, seconds for `_s`;
 `gpu_hours` counts node-hours for workloads without GPUs (`Size.unit` says which). None means *not known* or *does not apply*.
+`gc=False` marks the small records of which advice over 100,000 workloads holds a million: they cannot be part of a cycle.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from perdure.model.attempt import Cause
 
 
-class Interval(msgspec.Struct, frozen=True):
+class Interval(msgspec.Struct, frozen=True, gc=False):
     """An interval of confidence: `low ≤ high`, two-sided at `level`."""
 
     low: float
@@ -22,7 +23,7 @@ class Interval(msgspec.Struct, frozen=True):
     level: float = 0.90
 
 
-class Size(msgspec.Struct, frozen=True):
+class Size(msgspec.Struct, frozen=True, gc=False):
     """The size of a workload: GPUs for work that has GPUs, else nodes."""
 
     count: float
@@ -91,7 +92,7 @@ class VerdictKind(enum.StrEnum):
     NEITHER = "NEITHER"
 
 
-class InputPoint(msgspec.Struct, frozen=True):
+class InputPoint(msgspec.Struct, frozen=True, gc=False):
     """One of the four inputs: where it points, its figure, and a sentence that says why."""
 
     points_to: Literal["retry", "resume", "either"]
@@ -100,7 +101,7 @@ class InputPoint(msgspec.Struct, frozen=True):
     reason: str
 
 
-class FourInputs(msgspec.Struct, frozen=True):
+class FourInputs(msgspec.Struct, frozen=True, gc=False):
     """The four inputs of a verdict, in the order in which they are shown."""
 
     interruption: InputPoint
@@ -113,7 +114,7 @@ class FourInputs(msgspec.Struct, frozen=True):
     """Whether the schedule has room."""
 
 
-class PolicyOutcome(msgspec.Struct, frozen=True):
+class PolicyOutcome(msgspec.Struct, frozen=True, gc=False):
     """What one policy leads to for one job."""
 
     expected_minutes: float | None
@@ -128,7 +129,7 @@ class PolicyOutcome(msgspec.Struct, frozen=True):
     """Probability of being done by the deadline, 0 to 1; None without a deadline."""
 
 
-class BreakEven(msgspec.Struct, frozen=True):
+class BreakEven(msgspec.Struct, frozen=True, gc=False):
     """Where the verdict would turn."""
 
     work_minutes: float | None
@@ -139,7 +140,7 @@ class BreakEven(msgspec.Struct, frozen=True):
     """The MTTF at which both policies cost the same for this work and these costs."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The answer for one job or workload."""
 
     verdict: VerdictKind
@@ -196,11 +197,13 @@ class RateFit(msgspec.Struct, frozen=True):
     exponent: float
     """β: 1 when failures are proportional to size."""
     exponent_interval: Interval | None
-    covariance: tuple[tuple[float, float], tuple[float, float]] | None
-    """Covariance of (log a, β), over-dispersion included; None where it was not identified."""
+    covariance: tuple[tuple[float, float], tuple[float, float]]
+    """Covariance of (log a, β), over-dispersion included. With a single size, β's is its prior's."""
     observed_low: float
     observed_high: float
     """Range of sizes that was observed; beyond it a rate is *extrapolated*."""
+    shared_variance: float = 0.0
+    """Part of the log rate's variance that comes from bursts which strike all sizes alike."""
     heterogeneity: float = 0.0
     """Variance of the log of bins' true rates around the fit; 0: no sign that the bins depart from it."""
     degrees_of_freedom: float | None = None
