@@ -142,8 +142,8 @@ def _unit_total(unit: Unit, members: Sequence[WorkloadAdvice], whole: float) -> 
 
 
 def _range_of(count: float, ranges: Sequence[tuple[float, float | None]]) -> tuple[float, float | None]:
-    """The range that holds `count`; one of its own when the exposure table has none for it."""
-    for low, high in ranges:
-        if low <= count and (high is None or count <= high):
+    """The range that holds `count`, fractions of a GPU included; one of its own when the exposure table has none for it."""
+    for place, (low, high) in enumerate(ranges):
+        if (place == 0 or low <= count) and (high is None or count < high + 1):
             return low, high
     return count, count

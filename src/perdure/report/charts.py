@@ -1,0 +1,262 @@
+"""The page's charts: from finished records to SVG, made when the page is written, so that no script is needed to see them.
+
+Called by `html`. Each chart is made at two widths, for a desk and for a telephone, since text in a shrunken picture cannot
+be read; `drawings` says what they look like. Altair and vl-convert are imported here alone; a chart holds only our own words
+and figures, never a job's name.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure import errors
+from perdure.model.advice import Advice, CauseRates, RateFit, WorkloadAdvice
+from perdure.model.attempt import Cause
+from perdure.report import drawings, figures, theme, totals
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A rate that somebody else published, shown beside the site's own and never mixed in."""
+
+    source: str
+    size: float
+    rate_per_job_hour: float
+
+
+class LegendEntry(msgspec.Struct, frozen=True):
+    """One line of a legend: its words, its colour, and a shape of `theme.SHAPES`."""
+
+    label: str
+    colour: str
+    shape: str
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """One finished chart; `wide` and `narrow` are SVG elements with a title and a description of their own."""
+
+    key: str
+    title: str
+    description: str
+    legend: tuple[LegendEntry, ...]
+    wide: str
+    narrow: str
+
+
+def rates_by_size(rates: Sequence[CauseRates], unit: str, published: Sequence[Published]) -> Chart | None:
+    """Draw the rate of each cause by size on log axes: intervals, fit (dashed where extrapolated), published rates. None without events."""
+    chosen = [one for one in rates if one.unit == unit and one.cause is not Cause.WALLTIME and one.events > 0]
+    points = [point for one in chosen for point in _rate_points(one)]
+    if not points:
+        return None
+    lines = [line for one in chosen if one.fit is not None and one.classification == "strict" for line in _fit_points(one, one.fit)]
+    beside = [{"x": one.size, "y": one.rate_per_job_hour * 24, "series": "published elsewhere"} for one in published]
+    title = f"Interruptions by size, in {figures.unit_name(unit)}"
+    strict = next((one for one in chosen if one.classification == "strict"), chosen[0])
+    return _chart(
+        f"rates-{unit}",
+        title,
+        "How often a running job is interrupted, by its size, on logarithmic axes. Bars are intervals, the line is the fit, dashed where "
+        f"it is extrapolated beyond the sizes that were observed. {_rate_sentence(strict)}",
+        _rate_legend(points, lines, beside),
+        lambda alt, width: drawings.rates(alt, width, unit, drawings.RateMarks(points, lines, beside)),
+    )
+
+
+def lost_by_cause(advice: Advice, unit: totals.Unit) -> Chart | None:
+    """Draw the hours that each cause destroyed, stacked by size. None when nothing was lost."""
+    lost = totals.lost_by_cause(advice, unit)
+    if not lost:
+        return None
+    ranges = sorted({(one.low, math.inf if one.high is None else one.high) for one in lost})
+    names = [figures.size_range(low, high) for low, high in ranges]
+    causes = list(dict.fromkeys(figures.word(one.cause) for one in lost))
+    values = [
+        {"cause": figures.word(one.cause), "hours": one.hours, "size": names[place], "order": place}
+        for one in lost
+        for place in [ranges.index((one.low, math.inf if one.high is None else one.high))]
+    ]
+    sums = {cause: sum(one.hours for one in lost if figures.word(one.cause) == cause) for cause in causes}
+    name = figures.hours_name(unit)
+    sentence = "; ".join(f"{cause} {figures.amount(hours)}" for cause, hours in sums.items())
+    return _chart(
+        f"lost-{unit}",
+        f"{name[0].upper()}{name[1:]} lost, by cause",
+        f"Upper bounds of what each cause destroyed, stacked by the size of the work: {sentence} {name}.",
+        tuple(
+            LegendEntry(f"{size} {figures.unit_name(unit, plural=size != '1')}", colour, "block")
+            for size, colour in zip(names, drawings.ramp(len(names)), strict=True)
+        ),
+        lambda alt, width: drawings.lost(alt, width, unit, drawings.Stack(values, causes, names)),
+    )
+
+
+def exposure_by_outcome(advice: Advice) -> Chart | None:
+    """Draw each outcome's share of attempts beside its share of hours. None for an empty history."""
+    shares = [one for one in totals.by_outcome(advice.exposure) if one.attempts]
+    if not shares:
+        return None
+    hours = figures.hours_name("gpu" if advice.exposure.gpu_hours > 0 else "node")
+    groups = ["of attempts", f"of {hours}"]
+    values = [
+        {"outcome": figures.word(one.outcome), "share": share, "of": of, "text": figures.percent(share)}
+        for one in shares
+        for of, share in zip(groups, (one.share_attempts, one.share_hours), strict=True)
+    ]
+    sentence = "; ".join(
+        f"{figures.word(one.outcome)} {figures.percent(one.share_attempts)} of attempts and {figures.percent(one.share_hours)} of {hours}"
+        for one in shares
+    )
+    return _chart(
+        "outcomes",
+        "How attempts ended",
+        f"The same endings counted twice, by attempts and by {hours}. {sentence}.",
+        tuple(LegendEntry(f"share {of}", colour, "block") for of, colour in zip(groups, drawings.OUTCOME_COLOURS, strict=True)),
+        lambda alt, width: drawings.outcomes(alt, width, values, groups),
+    )
+
+
+def break_even(workloads: Sequence[WorkloadAdvice]) -> Chart | None:
+    """Draw each workload's run time against the run time at which a checkpoint begins to pay. None without such figures."""
+    points: list[drawings.BreakEvenMark] = [
+        {"work": row.question.work_minutes / 60, "even": row.verdict.break_even.work_minutes / 60, "verdict": row.verdict.verdict.value}
+        for row in workloads
+        if row.verdict.break_even.work_minutes and row.question.work_minutes > 0 and math.isfinite(row.verdict.break_even.work_minutes)
+    ]
+    if not points:
+        return None
+    above = sum(one["work"] > one["even"] for one in points)
+    return _chart(
+        "break-even",
+        "Where a checkpoint begins to pay",
+        f"A mark is a workload: its run time against its break-even. Right of the line ({above:,} of {len(points):,}) a run is longer than "
+        "its break-even, so that resuming costs less, as long as the limit, the deadline and the evidence do not say otherwise.",
+        (
+            *(LegendEntry(kind.value, colour, theme.VERDICT_SHAPES[kind]) for kind, colour in theme.VERDICT_COLOURS.items()),
+            LegendEntry("both ways cost the same", theme.MUTED, "dash"),
+        ),
+        lambda alt, width: drawings.break_even(alt, width, points),
+    )
+
+
+# Points ----------------------------------------------------------------------------------------------------------
+
+
+def _series(rate: CauseRates) -> str:
+    return rate.cause.value + (", inclusive" if rate.classification == "inclusive" else "")
+
+
+def _rate_legend(points: list[dict[str, Any]], lines: list[dict[str, Any]], beside: list[dict[str, Any]]) -> tuple[LegendEntry, ...]:
+    named = {one["series"] for one in (*points, *beside)}
+    entries = [LegendEntry(name, *drawings.SERIES[name]) for name in drawings.SERIES if name in named]
+    if any(not one["seen"] for one in points):
+        entries.append(LegendEntry("none seen: upper bound", theme.MUTED, "triangle-down"))
+    if lines:
+        entries += [LegendEntry("fit", theme.MUTED, "line"), LegendEntry("extrapolated", theme.MUTED, "dash")]
+    return tuple(entries)
+
+
+def _rate_points(rate: CauseRates) -> list[dict[str, Any]]:
+    """Points per day of running. A bin without events is an upper bound, marked as such."""
+    if rate.classification == "inclusive" and rate.cause is not Cause.INFRASTRUCTURE:
+        return []
+    points = []
+    for one in rate.bins:
+        size = one.mean_size if one.mean_size > 0 else one.low
+        interval = one.interval
+        point: dict[str, Any]
+        if one.events:
+            point = {"x": size, "y": one.rate_per_job_hour * 24, "seen": True}
+            if interval is not None and interval.low > 0 and rate.classification == "strict":
+                point |= {"low": interval.low * 24, "high": interval.high * 24}
+        elif interval is not None and interval.high > 0 and one.job_hours > 0 and rate.classification == "strict":
+            point = {"x": size, "y": interval.high * 24, "seen": False}
+        else:
+            continue
+        points.append(point | {"series": _series(rate)})
+    return points
+
+
+def _fit_points(rate: CauseRates, fit: RateFit) -> list[dict[str, Any]]:
+    """The fitted line and its band, with a piece beyond the observed sizes that is marked as extrapolated."""
+    if fit.coefficient <= 0 or not 0 < fit.observed_low <= fit.observed_high:
+        return []
+    level = fit.exponent_interval.level if fit.exponent_interval is not None else 0.90
+    quantile = statistics.NormalDist().inv_cdf((1 + level) / 2)
+    pieces = {
+        "observed": (fit.observed_low, fit.observed_high),
+        "extrapolated": (fit.observed_high, fit.observed_high * 4),
+    }
+    points = []
+    for piece, (start, end) in pieces.items():
+        for step in range(25):
+            size = start * (end / start) ** (step / 24)
+            log_rate = math.log(fit.coefficient) + fit.exponent * math.log(size) + math.log(24)
+            point = {"x": size, "y": math.exp(log_rate), "piece": piece, "series": _series(rate)}
+            spread = _spread(fit, size) if rate.cause is Cause.INFRASTRUCTURE else None
+            if spread is not None:
+                point |= {"low": math.exp(log_rate - quantile * spread), "high": math.exp(log_rate + quantile * spread)}
+            points.append(point)
+    return points
+
+
+def _spread(fit: RateFit, size: float) -> float | None:
+    """Standard deviation of the fitted log rate at `size`; None where it was not identified, or spans more than the chart could show."""
+    if fit.covariance is None:
+        return None
+    (var_a, covariance), (_, var_b) = fit.covariance
+    log_size = math.log(size)
+    spread = math.sqrt(max(0.0, var_a + 2 * covariance * log_size + var_b * log_size**2))
+    return spread if spread < 7 else None
+
+
+def _rate_sentence(rate: CauseRates) -> str:
+    seen = [one for one in rate.bins if one.events]
+    parts = [f"{figures.size_range(one.low, one.high)}: every {figures.bin_mttf(one)}" for one in seen]
+    return f"For {rate.cause.value}, {'; '.join(parts)}."
+
+
+# From a drawing to an element of the page ------------------------------------------------------------------------
+
+
+def _chart(key: str, title: str, description: str, legend: tuple[LegendEntry, ...], draw: Callable[[Any, int], Any]) -> Chart:
+    wide, narrow = (
+        _element(_svg(draw, width), f"{key}-{name}", title, description)
+        for name, width in (("wide", drawings.WIDE), ("narrow", drawings.NARROW))
+    )
+    return Chart(key, title, description, legend, wide, narrow)
+
+
+def _svg(draw: Callable[[Any, int], Any], width: int) -> str:
+    try:
+        import altair
+        import vl_convert
+    except ImportError as error:
+        raise errors.MissingExtra(
+            f"the HTML report needs {error.name or 'altair'}, which is not installed", hint="pip install 'perdure[advise]'"
+        ) from error
+    drawing = draw(altair, width).configure(**theme.CONFIG)
+    version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
+    svg: str = vl_convert.vegalite_to_svg(json.loads(drawing.to_json()), vl_version=version)
+    return svg
+
+
+def _element(svg: str, key: str, title: str, description: str) -> str:
+    """Give the picture a name, a description and ids of its own, so that several can stand in one page."""
+    head = re.match(r'<svg [^>]*?width="([\d.]+)" height="([\d.]+)" viewBox="([^"]*)"[^>]*>', svg)
+    if head is None:
+        raise RuntimeError("vl-convert wrote an SVG without width, height and viewBox")
+    body = re.sub(r'(\bid="|url\(#)', rf"\g<1>{key}-", svg[head.end() :])
+    width, height, box = head.groups()
+    return (
+        f'<svg role="img" aria-labelledby="{key}-title {key}-desc"'
+        f' width="{width}" height="{height}" viewBox="{box}">'
+        f'<title id="{key}-title">{html.escape(title)}</title><desc id="{key}-desc">{html.escape(description)}</desc>{body}'
+    )
