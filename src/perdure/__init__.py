@@ -13,14 +13,15 @@ from perdure._version import __version__
 
 if TYPE_CHECKING:
     from perdure.advisor.advise import advise
-    from perdure.decision.policy import Policy, load_policy
+    from perdure.advisor.policy_file import load_policy
+    from perdure.decision.policy import Policy
     from perdure.decision.verdict import decide
     from perdure.model.advice import Advice, Costs, JobQuestion, Verdict
 
 _PUBLIC = {
     "advise": "perdure.advisor.advise",
     "decide": "perdure.decision.verdict",
-    "load_policy": "perdure.decision.policy",
+    "load_policy": "perdure.advisor.policy_file",
     "Policy": "perdure.decision.policy",
     "Advice": "perdure.model.advice",
     "Costs": "perdure.model.advice",

@@ -110,6 +110,10 @@ def resume(terms: Terms, chunks: Floats) -> Floats:
     Σᵢ e^{rᵢ/M}·(M + D)·(e^{(W/K + cᵢ)/M} − 1): the first chunk restarts at R0, later ones at R, the last is followed by no
     checkpoint. K = 1 is retry. Every end of an attempt at its limit costs one more checkpoint, the downtime and a restore.
     """
+    return _resume(terms, chunks, retry(terms))
+
+
+def _resume(terms: Terms, chunks: Floats, in_one_go: Floats) -> Floats:
     chunk = terms.work / chunks
     first = piece(chunk + terms.checkpoint, terms.fresh, terms.mttf, terms.downtime)
     middle = piece(chunk + terms.checkpoint, terms.restore, terms.mttf, terms.downtime)
@@ -118,7 +122,7 @@ def resume(terms: Terms, chunks: Floats) -> Floats:
     at_limit = limit_ends(terms, chunks)
     stop = terms.downtime + piece(terms.restore + terms.checkpoint, terms.restore, terms.mttf, terms.downtime)
     stops = np.where(at_limit > 0, np.where(at_limit > 0, at_limit, 1.0) * stop, 0.0)
-    return np.where(chunks > 1, first + between + last + stops, retry(terms))
+    return np.where(chunks > 1, first + between + last + stops, in_one_go)
 
 
 def limit_ends(terms: Terms, chunks: Floats) -> Floats:
@@ -147,14 +151,24 @@ def best_chunks(terms: Terms) -> Floats:
     # A limit without room for a restore and a checkpoint is hopeless at any K; `resume` says so.
     fitting = np.ceil(np.where(forced & (room > 0), terms.work, 0.0) / np.where(forced & (room > 0), room, 1.0))
     least = np.where(forced, np.maximum(fitting, 2.0), 1.0)
-    best = np.maximum(least, 1.0)
-    lowest = resume(terms, best)
+    in_one_go = retry(terms)
+    best, lowest = least, _resume(terms, least, in_one_go)
     for candidate in (np.full_like(ideal, 2.0), np.floor(ideal), np.ceil(ideal)):
         chunks = np.clip(candidate, least, np.maximum(MOST_CHUNKS, least))
-        expected = resume(terms, chunks)
+        expected = _resume(terms, chunks, in_one_go)
         better = expected < lowest
         best, lowest = np.where(better, chunks, best), np.where(better, expected, lowest)
     return best
+
+
+def destroyed(terms: Terms) -> Floats:
+    """Return the work that one interruption destroys on average when retrying: M − w/(e^{w/M} − 1), w the piece that is run again."""
+    own = terms.work / durable_pieces(terms.durable)
+    exponent = own / terms.mttf
+    plain = (exponent > 1e-4) & (exponent < NEVER_EXPONENT)
+    middle = np.where(plain, exponent, 1.0)
+    share = np.where(plain, 1.0 / middle - 1.0 / np.expm1(middle), 0.5 - np.minimum(exponent, 1.0) / 12.0)
+    return np.where(exponent >= NEVER_EXPONENT, terms.mttf, own * share)
 
 
 def break_even_work(terms: Terms) -> Floats:
