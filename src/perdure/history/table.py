@@ -56,26 +56,35 @@ def open_attempts(connection: duckdb.DuckDBPyConnection, path: str | os.PathLike
 
     Raises `errors.InputFormat` when the file is not an attempts table or is of a newer format.
     """
+    connection.execute(f"CREATE OR REPLACE VIEW attempts AS {attempts_query(connection, path)}")
+
+
+def attempts_query(connection: duckdb.DuckDBPyConnection, path: str | os.PathLike[str], *, name: str | None = None) -> str:
+    """Check that a Parquet file is an attempts table and return a SELECT of its columns. `name`: what messages call the file.
+
+    Raises `errors.InputFormat` when it is not, or is of a newer format.
+    """
     import duckdb
 
-    literal = _literal(path)
+    label = name or os.fspath(path)
     try:
         found = connection.execute(
-            "SELECT decode(value) FROM parquet_kv_metadata(" + literal + ") WHERE decode(key) = ?", [METADATA_KEY]
+            f"SELECT decode(value) FROM parquet_kv_metadata({path_literal(path)}) WHERE decode(key) = ?", [METADATA_KEY]
         ).fetchone()
     except duckdb.Error as error:
-        raise errors.InputFormat(f"{os.fspath(path)}: not a readable Parquet file", hint="import it again") from error
+        raise errors.InputFormat(f"{label}: not a readable Parquet file", hint="import it again") from error
     if found is None:
         raise errors.InputFormat(
-            f"{os.fspath(path)}: a Parquet file, but not one of ours",
+            f"{label}: a Parquet file, but not one of ours",
             hint="make one with: perdure history import FILES… -o attempts.parquet",
         )
-    if int(found[0]) != attempt.FORMAT:
+    if found[0] != str(attempt.FORMAT):
         raise errors.InputFormat(
-            f"{os.fspath(path)}: attempts format {found[0]}, this Perdure reads format {attempt.FORMAT}",
+            f"{label}: attempts format {found[0]}, this Perdure reads format {attempt.FORMAT}",
             hint="update Perdure, or import the accounting files again",
         )
-    connection.execute(f"CREATE OR REPLACE VIEW attempts AS SELECT * FROM read_parquet({literal})")
+    columns = ", ".join(f'"{column.name}"' for column in attempt.COLUMNS)
+    return f"SELECT {columns} FROM read_parquet({path_literal(path)})"
 
 
 def write_attempts(connection: duckdb.DuckDBPyConnection, path: str | os.PathLike[str], *, query: str = "FROM attempts") -> None:
@@ -89,16 +98,18 @@ def write_attempts(connection: duckdb.DuckDBPyConnection, path: str | os.PathLik
     with files.replacing(path) as temporary:
         try:
             connection.execute(
-                f"COPY (SELECT {columns} FROM ({query})) TO {_literal(temporary)}"
+                f"COPY (SELECT {columns} FROM ({query})) TO {_quoted(str(temporary))}"
                 f" (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{METADATA_KEY}: '{attempt.FORMAT}'}})"
             )
         except duckdb.IOException as error:
             raise errors.OutputError(f"cannot write {os.fspath(path)}: {str(error).splitlines()[0]}", hint="is the disk full?") from error
 
 
-def _literal(path: str | os.PathLike[str]) -> str:
-    """A path as an SQL string. Glob characters are escaped: a history is one file, named exactly."""
+def path_literal(path: str | os.PathLike[str]) -> str:
+    """Return a path to read as an SQL string. Glob characters are escaped: a history is one file, named exactly."""
     text = str(Path(path))
-    for char in "[*?":
-        text = text.replace(char, f"[{char}]")
+    return _quoted("".join(f"[{char}]" if char in "[*?" else char for char in text))
+
+
+def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,196 @@
+"""What makes a table of attempts trustworthy: one record per attempt, and a look for what would mislead. Called by `importer`.
+
+All of it is SQL over few columns of the table ``attempts``; a check that finds nothing costs one pass over what it reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.history import convert, fields, times
+from perdure.history.summary import ImportSummary
+
+if TYPE_CHECKING:
+    import duckdb
+
+MIDNIGHT_SHARE = 0.001
+"""Share of starts at midnight sharp above which a window was cut: by chance it is 1/86400."""
+RUNAWAY_S = 86_400
+"""A job this long beyond its limit is not running: Slurm kills at the limit, give or take OverTimeLimit."""
+DST_SLACK_S = 120
+
+
+class ArrayId(msgspec.Struct, frozen=True):
+    """A pending array's summary id. `tasks` is None when the list was cut off, `throttle` when no %N is given."""
+
+    job: int
+    tasks: int | None
+    throttle: int | None
+    truncated: bool
+
+
+def parse_array_id(text: str) -> ArrayId | None:
+    """Read ``JOB_[LIST%MAX]``, LIST of N, N-M and N-M:STEP, such as ``123_[0-99:2%5]``. None for any other id."""
+    match = re.fullmatch(r"(\d+)_\[([^\]%]*)(?:%(\d+))?(\])?.*", text, re.ASCII | re.DOTALL)
+    if match is None:
+        return None
+    job, body, throttle, closed = match.groups()
+    tasks: int | None = 0
+    for part in body.split(","):
+        span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part, re.ASCII)
+        if span is None:
+            return ArrayId(int(job), None, int(throttle) if throttle else None, truncated=True)
+        low, high, step = int(span[1]), int(span[2] or span[1]), int(span[3] or 1)
+        tasks += max(0, (high - low) // max(step, 1) + 1)
+    if closed is None:
+        return ArrayId(int(job), None, int(throttle) if throttle else None, truncated=True)
+    return ArrayId(int(job), tasks, int(throttle) if throttle else None, truncated=False)
+
+
+_KEY = (
+    "cluster, CASE WHEN db_index IS NULL THEN raw_id END, db_index, CASE WHEN db_index IS NULL THEN coalesce(submit, start) END,"
+    ' CASE WHEN db_index IS NULL AND coalesce(submit, start) IS NULL THEN hash(state, "end", elapsed_s) END,'
+    " CASE WHEN state = 'RESIZING' AND db_index IS NULL THEN start END"
+)
+"""What makes two records the same attempt: the database's index where there is one, else raw id and submission. A resized job has
+several records with one id, each of another start. Without any time, only equal records are the same."""
+
+_MOST_FINAL = '("end" IS NOT NULL AND outcome <> \'censored\') DESC, "end" DESC NULLS LAST, elapsed_s DESC NULLS LAST'
+
+
+def drop_duplicates(connection: duckdb.DuckDBPyConnection) -> int:
+    """Keep the most final record of each attempt: day pulls repeat what runs over midnight. Returns how many were dropped.
+
+    Whether there are any is found out first, from hashes of the keys alone.
+    """
+    total, distinct = _row(connection, f"SELECT count(*), count(DISTINCT hash({_KEY})) FROM attempts")
+    if total == distinct:
+        return 0
+    connection.execute(
+        f"CREATE OR REPLACE TABLE perdure_kept AS SELECT * FROM attempts"
+        f" QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY {_MOST_FINAL}) = 1"
+    )
+    connection.execute("DROP TABLE attempts")
+    connection.execute("ALTER TABLE perdure_kept RENAME TO attempts")
+    return int(total) - int(_row(connection, "SELECT count(*) FROM attempts")[0])
+
+
+def expand_arrays(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fill `array_tasks` for the summary rows of pending arrays."""
+    rows = connection.execute("SELECT DISTINCT job_id FROM attempts WHERE contains(job_id, '_[')").fetchall()
+    known = [(parsed.tasks, text) for (text,) in rows if (parsed := parse_array_id(text)) is not None and parsed.tasks is not None]
+    if known:
+        connection.executemany("UPDATE attempts SET array_tasks = ? WHERE job_id = ?", known)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What `look_over` found; the fields are those of `ImportSummary`."""
+
+    attempts: int
+    outcomes: dict[str, int]
+    unknown_states: dict[str, int]
+    dst_suspects: int
+    runaway: int
+    clamped: int
+    missing_history: int
+    truncated_windows: int
+    truncated_arrays: int
+
+
+def look_over(connection: duckdb.DuckDBPyConnection, *, tz: str, known_states: Sequence[str]) -> Found:
+    """Look for what would mislead an analysis of the table ``attempts``. `tz` is the zone the times were printed in."""
+    zone = times.load_zone(tz)
+    wall_start, wall_end = times.to_wall("start", zone), times.to_wall('"end"', zone)
+    gap = "abs(abs(date_diff('second', start, \"end\") - elapsed_s - coalesce(suspended_s, 0)) - 3600)"
+    doubtful = f"({times.doubtful(wall_start, zone)} OR {times.doubtful(wall_end, zone)})" if zone.changes else "false"
+    counts = _row(
+        connection,
+        f"""
+        SELECT count(*),
+            count(*) FILTER ({doubtful} OR ({gap} <= {DST_SLACK_S} AND "end" > start)),
+            count(*) FILTER (state = 'RUNNING' AND elapsed_s > limit_s + {RUNAWAY_S}),
+            count(*) FILTER (contains(state_flags, '{convert.CLAMPED}')),
+            count(*) FILTER (start = date_trunc('day', start) AND start IS DISTINCT FROM submit),
+            count(start),
+            count(*) FILTER (contains(job_id, '_[') AND array_tasks IS NULL)
+        FROM (SELECT job_id, array_tasks, state, state_flags, elapsed_s, suspended_s, limit_s, submit, {wall_start} AS start, {wall_end} AS "end" FROM attempts)
+        """
+        if zone.changes or zone.first_offset_s
+        else f"""
+        SELECT count(*), count(*) FILTER ({gap} <= {DST_SLACK_S} AND "end" > start),
+            count(*) FILTER (state = 'RUNNING' AND elapsed_s > limit_s + {RUNAWAY_S}),
+            count(*) FILTER (contains(state_flags, '{convert.CLAMPED}')),
+            count(*) FILTER (start = date_trunc('day', start) AND start IS DISTINCT FROM submit),
+            count(start),
+            count(*) FILTER (contains(job_id, '_[') AND array_tasks IS NULL)
+        FROM attempts
+        """,
+    )
+    total, dst, runaway, clamped, midnight, starts, arrays = (int(value) for value in counts)
+    outcomes = dict(
+        connection.execute("SELECT outcome, count(*) FROM attempts WHERE outcome IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1").fetchall()
+    )
+    states = dict(
+        connection.execute("SELECT state, count(*) FROM attempts WHERE state IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1").fetchall()
+    )
+    return Found(
+        attempts=total,
+        outcomes=outcomes,
+        unknown_states={state: count for state, count in states.items() if state not in known_states},
+        dst_suspects=dst,
+        runaway=runaway,
+        clamped=clamped,
+        missing_history=_missing_history(connection),
+        truncated_windows=midnight if midnight > MIDNIGHT_SHARE * starts else 0,
+        truncated_arrays=arrays,
+    )
+
+
+def _missing_history(connection: duckdb.DuckDBPyConnection) -> int:
+    """Attempts that Restarts counts beyond those in the table."""
+    row = _row(
+        connection,
+        """
+        SELECT coalesce(sum(missing), 0) FROM (
+            SELECT max(restarts) - (count(*) - 1) AS missing FROM attempts
+            WHERE raw_id IN (SELECT raw_id FROM attempts WHERE restarts > 0)
+            GROUP BY cluster, raw_id HAVING max(restarts) > count(*) - 1)
+        """,
+    )
+    return int(row[0])
+
+
+def notes(summary: ImportSummary) -> Iterator[str]:
+    """Yield what a person should know of an import, a sentence each, most important first."""
+    missing = {field for file in summary.files for field in file.missing_fields}
+    if "state" in missing:
+        yield f"Without State the outcome of attempts is not known, and no advice is possible; pull it with: {fields.pull_command('State', 'ElapsedRaw')}"
+    if "elapsedraw" in missing and any({"start", "end"} & set(file.missing_fields) for file in summary.files):
+        yield f"Without ElapsedRaw the run time of attempts is not known, and no advice is possible; pull it with: {fields.pull_command('State', 'ElapsedRaw')}"
+    if summary.attempts == 0 and "step" in " ".join(summary.skipped):
+        yield "There are only steps and no jobs in these files; pull them with -X."
+    if summary.missing_history:
+        yield f"{summary.missing_history} earlier attempts are not in these files although Restarts counts them; pull with -D, or they were purged."
+    if summary.truncated_windows:
+        yield f"{summary.truncated_windows} attempts start at midnight sharp: a truncated window; pull without -T."
+    if summary.dst_suspects:
+        yield f"{summary.dst_suspects} attempts have times around a change of the clocks that may be off by an hour; pull with TZ=UTC."
+    if summary.runaway:
+        yield f"{summary.runaway} attempts run far beyond their limit (runaway jobs: see sacctmgr show runawayjobs); they count as censored."
+    if summary.clamped:
+        yield f"{summary.clamped} attempts start after their end; the start was set to the end."
+    if summary.truncated_arrays:
+        yield f"{summary.truncated_arrays} pending arrays have a list of tasks that was cut; pull with SLURM_BITSTR_LEN=0."
+    for file in summary.files:
+        yield from (f"{file.name}: {note}" for note in file.notes)
+
+
+def _row(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[int, ...]:
+    row = connection.execute(query).fetchone()
+    if row is None:
+        raise AssertionError("an aggregate always has one row")
+    return tuple(row)

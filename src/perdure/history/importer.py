@@ -1,0 +1,167 @@
+"""From files to one table of attempts. Called by `perdure history import`, and by `advise` and `show` for files not imported before.
+
+Every reader appends to the table ``attempts``; here the table is then made one record per attempt (day pulls overlap), looked
+over for what would mislead an analysis, and summed up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure import errors
+from perdure.history import checks, classify, csv_map, sacct_json, sacct_text, sources, swf, table
+from perdure.history.convert import Options
+from perdure.history.summary import FileSummary, ImportSummary, Tally
+from perdure.model.attempt import Outcome
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a caller says about the files beyond naming them."""
+
+    cluster: str | None = None
+    """Cluster of records that name none."""
+    tz: str = "UTC"
+    """IANA zone of times without an offset."""
+    csv_map: str | None = None
+    """Column map for CSV: a file, or the name of one that Perdure brings (`csv_map.shipped`)."""
+    named_fields: tuple[str, ...] = ()
+    """Fields of sacct text without a header, in order."""
+    outcomes: Mapping[str, Outcome] = {}
+    """State → outcome class, stronger than the built-in table."""
+    columns: frozenset[str] | None = None
+    """Columns of the attempts table that will be used; others stay NULL. None: all."""
+
+
+def import_files(
+    connection: duckdb.DuckDBPyConnection,
+    paths: Sequence[str | os.PathLike[str]],
+    request: Request = Request(),
+    *,
+    progress: Callable[[str, int], None] | None = None,
+) -> ImportSummary:
+    """Read all `paths` into a new table ``attempts`` and say what became of every line.
+
+    `progress` is told the name of a file and the bytes of it that are done. Attempts files (Parquet) may be among the inputs.
+
+    Raises `errors.InputError` and its kin for a file that cannot be used; the table then holds nothing of use.
+    """
+    if not paths:
+        raise errors.UsageError("no files to import", hint="name one or more files, or - for standard input")
+    table.create_empty(connection)
+    with _database_errors():
+        files = tuple(_read(connection, path, request, progress) for path in paths)
+        duplicates = checks.drop_duplicates(connection)
+        checks.expand_arrays(connection)
+        return summarise(connection, files, request, duplicates)
+
+
+def open_history(
+    connection: duckdb.DuckDBPyConnection,
+    path: str | os.PathLike[str],
+    request: Request = Request(),
+    *,
+    progress: Callable[[str, int], None] | None = None,
+) -> ImportSummary | None:
+    """Make one history visible as ``attempts``: a view on an attempts file, or a table imported from any other format.
+
+    Returns the import's summary, or None for an attempts file, which is opened without reading it.
+
+    Raises `errors.InputError` and its kin.
+    """
+    if os.fspath(path) != "-" and Path(path).is_file():
+        with sources.opened(path) as source:
+            if sources.detect(source) == "attempts":
+                table.open_attempts(connection, source.path)
+                return None
+    return import_files(connection, [path], request, progress=progress)
+
+
+def summarise(connection: duckdb.DuckDBPyConnection, files: Iterable[FileSummary], request: Request, duplicates: int) -> ImportSummary:
+    """Sum up the table ``attempts`` and the files it came from."""
+    files = tuple(files)
+    skipped: Counter[str] = Counter()
+    repaired: Counter[str] = Counter()
+    for file in files:
+        skipped.update(file.skipped)
+        repaired.update(file.repaired)
+    if duplicates:
+        skipped["duplicate"] += duplicates
+    found = checks.look_over(connection, tz=request.tz, known_states=[*classify.CLASS_OF, *request.outcomes])
+    summary = ImportSummary(
+        files=files,
+        lines=sum(file.lines for file in files),
+        attempts=found.attempts,
+        repaired=dict(repaired),
+        skipped=dict(skipped),
+        unreadable=sum(file.unreadable for file in files),
+        unaccounted=sum(file.unaccounted for file in files),
+        unknown_states=found.unknown_states,
+        dst_suspects=found.dst_suspects,
+        runaway=found.runaway,
+        clamped=found.clamped,
+        missing_history=found.missing_history,
+        truncated_windows=found.truncated_windows,
+        truncated_arrays=found.truncated_arrays,
+        censored=found.outcomes.get(Outcome.CENSORED, 0),
+        outcomes=found.outcomes,
+        bad_utf8=sum(file.bad_utf8 for file in files),
+        notes=(),
+    )
+    return msgspec.structs.replace(summary, notes=tuple(checks.notes(summary)))
+
+
+def _read(
+    connection: duckdb.DuckDBPyConnection,
+    path: str | os.PathLike[str],
+    request: Request,
+    progress: Callable[[str, int], None] | None,
+) -> FileSummary:
+    label = os.fspath(path)
+    options = Options(cluster=request.cluster, tz=request.tz, outcomes=request.outcomes, columns=request.columns)
+    with sources.opened(path, progress=None if progress is None else lambda done: progress(label, done)) as source:
+        kind = sources.detect(source)
+        if request.csv_map is not None and kind == "text":
+            return csv_map.read(connection, source, options, csv_map.load(request.csv_map))
+        if kind == "attempts":
+            return _append_attempts(connection, source)
+        if kind == "json":
+            return sacct_json.read(connection, source, options, progress=None if progress is None else lambda done: progress(label, done))
+        if kind == "swf":
+            return swf.read(connection, source, options)
+        return sacct_text.read(connection, source, options, named=request.named_fields or None)
+
+
+def _append_attempts(connection: duckdb.DuckDBPyConnection, source: sources.Source) -> FileSummary:
+    """Append an attempts file to the table."""
+    query = table.attempts_query(connection, source.path, name=source.name)
+    row = connection.execute(f"INSERT INTO attempts {query}").fetchone()
+    count = int(row[0]) if row else 0
+    return FileSummary.of(source.name, "attempts", Tally(lines=count, attempts=count))
+
+
+@contextlib.contextmanager
+def _database_errors() -> Iterator[None]:
+    """Turn the database's complaints about room into ours."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise errors.EnvironmentUnfit(
+            f"not enough memory or temporary space: {str(error).splitlines()[0]}",
+            hint="raise memory-limit, or set TMPDIR to a folder with more room",
+        ) from error
+    except duckdb.IOException as error:
+        raise errors.OutputError(
+            f"cannot write temporary data: {str(error).splitlines()[0]}", hint="set TMPDIR to a folder with more room"
+        ) from error

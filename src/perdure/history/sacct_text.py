@@ -1,0 +1,342 @@
+"""sacct's text into attempts. Called by `importer`.
+
+DuckDB reads all lines that fit the header, in parallel and in bounded memory; the few that do not come back as rejects and are
+put together in Python (`lines`), then go through the same conversion. Files that DuckDB cannot split at all (carriage returns
+within fields, long delimiters) are put together in Python throughout. In the end every line of the file is in one count.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from perdure.history import convert, fields, header, table
+from perdure.history.lines import Assembler, Layout, Record, decode
+from perdure.history.sources import Source
+from perdure.history.summary import EXAMPLES, QUOTED_CHARS, Example, FileSummary, Tally
+
+if TYPE_CHECKING:
+    import duckdb
+
+_BATCH = 50_000
+_DELIMITER_LIMIT_BYTES = 4
+"""DuckDB's own limit."""
+_REJECTS, _SCANS = "perdure_rejects", "perdure_reject_scans"
+
+
+def read(
+    connection: duckdb.DuckDBPyConnection,
+    source: Source,
+    options: convert.Options,
+    *,
+    named: Sequence[str] | None = None,
+) -> FileSummary:
+    """Append the attempts of one file to the table ``attempts``. `named`: the fields of a file without header, in order.
+
+    Raises `errors.InputFormat` or `errors.InputEmpty`, with what to do.
+    """
+    layout, skipped_lines = (header.given(named, source.head, source.name), 0) if named else header.find(source.head, source.name)
+    reading = _Reading(connection, source, options, layout, skipped_lines)
+    return reading.run()
+
+
+class _Reading:
+    """One file being read: what its steps share."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, source: Source, options: convert.Options, layout: Layout, skipped_lines: int
+    ) -> None:
+        self.connection, self.source, self.options = connection, source, options
+        self.layout, self.skipped_lines = layout, skipped_lines
+        self.tally = Tally()
+        self.assembler = Assembler(layout, self.tally)
+        # The first column of a name counts: a field asked for twice is printed twice.
+        self.columns = {name: f"c{layout.names.index(name)}" for name in dict.fromkeys(layout.names) if name in fields.USED}
+        self.label = _literal(source.name)
+        self.has_bad_bytes = False
+
+    def run(self) -> FileSummary:
+        counter = _LineCounter(self.source.path)
+        counter.start()
+        self.connection.begin()
+        done = len(self.layout.delimiter) <= _DELIMITER_LIMIT_BYTES and self._read_bulk()
+        counter.join()
+        if done and not counter.has_odd_line_ends:
+            self.connection.commit()
+            bulk = self.tally.attempts
+            self._mend_rejects()
+            self._account(counter.lines - self.skipped_lines - bulk - self.assembler.lines_seen)
+        else:
+            # DuckDB cannot split this file, or has taken a carriage return within a field for a line end: by our own rules then.
+            self.connection.rollback()
+            self.tally.attempts = 0
+            self._append(self.assembler.records(self._numbered_lines()))
+        self.tally.lines = counter.lines
+        self._account_for_the_top()
+        return self._summary()
+
+    def _scan(self, extra: str) -> str:
+        layout = self.layout
+        names = ", ".join(f"'c{index}': 'VARCHAR'" for index in range(layout.width))
+        quote = '"' if layout.quoted else ""
+        return (
+            f"read_csv({table.path_literal(self.source.path)}, delim = {_literal(layout.delimiter.decode())}, quote = '{quote}',"
+            f" escape = '{quote}', header = false, skip = {self.skipped_lines}, auto_detect = false, nullstr = '\x00',"
+            f" columns = {{{names}}}, {extra})"
+        )
+
+    def _read_bulk(self) -> bool:
+        """Let DuckDB read every line that fits. Returns False when it cannot split the file."""
+        import duckdb
+
+        self._drop_rejects()
+        scan = self._scan(f"store_rejects = true, rejects_table = '{_REJECTS}', rejects_scan = '{_SCANS}', rejects_limit = 0")
+        query = convert.attempts(self.columns, scan, self.options, source=self.label, where=convert.is_attempt(self.columns))
+        try:
+            self.tally.attempts = _count(self.connection.execute(f"INSERT INTO attempts {query}"))
+        except duckdb.InvalidInputException:
+            return False
+        return True
+
+    def _drop_rejects(self) -> None:
+        for name in (_REJECTS, _SCANS):
+            self.connection.execute(f"DROP TABLE IF EXISTS {name}")
+
+    def _mend_rejects(self) -> None:
+        """Put the lines that DuckDB refused together, run by run."""
+        rows = self.connection.execute(
+            f"SELECT line, min(line_byte_position) - 1, bool_or(error_type = 'INVALID ENCODING') FROM {_REJECTS} GROUP BY line ORDER BY 2, 1"
+        ).fetchall()
+        positions = [(int(line), int(offset)) for line, offset, _ in rows]
+        self.has_bad_bytes = any(bad for _, _, bad in rows)
+        self._drop_rejects()
+        if positions:
+            with self.source.path.open("rb") as handle:
+                self._append(self._runs(handle, positions))
+
+    def _runs(self, handle: BinaryIO, positions: list[tuple[int, int]]) -> Iterator[Record]:
+        """Yield the records of all rejected lines; lines that follow each other, blank ones between them included, are one run."""
+        index = 0
+        while index < len(positions):
+            before = _line_before(handle, positions[index][1])
+            run, index = _run(handle, positions, index)
+            yield from self.assembler.records(run, before)
+
+    def _numbered_lines(self) -> Iterator[tuple[int, bytes]]:
+        with self.source.path.open("rb") as handle:
+            for number, line in enumerate(handle, 1):
+                if number > self.skipped_lines:
+                    yield number, _bare(line)
+
+    def _append(self, records: Iterable[Record]) -> None:
+        """Convert records in batches and append those that are attempts; count the others by reason."""
+        iterator = iter(records)
+        while batch := list(islice(iterator, _BATCH)):
+            self._append_batch(batch)
+
+    def _append_batch(self, batch: list[Record]) -> None:
+        connection, columns = self.connection, self.columns
+        replaced = [Record(record.line, record.replaces) for record in batch if record.replaces is not None]
+        fresh = _count_dict(connection, self._register("perdure_batch", [r for r in batch if r.replaces is None]), self._kind())
+        test = f"coalesce({convert.is_attempt(columns)}, false)"
+        self._register("perdure_batch", batch)
+        if replaced:
+            self._remove(replaced)
+        query = convert.attempts(columns, "perdure_batch", self.options, source=self.label, line="line", where=test)
+        self.tally.attempts += _count(connection.execute(f"INSERT INTO attempts {query}"))
+        connection.unregister("perdure_batch")
+        self._count_kinds(fresh, batch)
+
+    def _kind(self) -> str:
+        test = f"coalesce({convert.is_attempt(self.columns)}, false)"
+        return f"CASE WHEN {test} THEN 'attempt' WHEN starts_with(c0, '#') THEN 'comment' ELSE {convert.reason(self.columns, self._heads())} END"
+
+    def _heads(self) -> dict[str, str]:
+        pieces = self.layout.split(self.layout.heading) if self.layout.heading is not None else []
+        texts = [piece.decode("utf-8", "replace") for piece in pieces] or [*self.layout.names]
+        return {name: texts[self.layout.names.index(name)] for name in self.columns}
+
+    def _count_kinds(self, kinds: dict[str, int], batch: list[Record]) -> None:
+        for kind, count in kinds.items():
+            if kind == "header":
+                self.tally.header += count
+            elif kind == "comment":
+                self.tally.comment += count
+            elif kind == "unreadable":
+                self.tally.unreadable += count
+            elif kind != "attempt":
+                self.tally.skipped[kind] += count
+
+    def _register(self, name: str, batch: list[Record]) -> str:
+        """Make records visible to SQL as a table of the used columns and ``line``."""
+        import numpy as np
+
+        data = {column: np.empty(len(batch), dtype=object) for column in self.columns.values()}
+        for column in data:
+            index = int(column[1:])
+            data[column][:] = [decode(record.cells[index]) for record in batch]
+        self.connection.register(name, {**data, "line": np.array([record.line for record in batch], dtype=np.int64)})
+        return name
+
+    def _remove(self, replaced: list[Record]) -> None:
+        """Take out the rows of records that a later line turned out to continue, one row for each."""
+        self._register("perdure_replaced", replaced)
+        query = convert.attempts(self.columns, "perdure_replaced", self.options, source=self.label, line="line")
+        same = " AND ".join(
+            f'a."{name}" IS NOT DISTINCT FROM r."{name}"' for name in ("job_id", "raw_id", "submit", "start", "end", "state", "name")
+        )
+        deleted = self.connection.execute(
+            f"DELETE FROM attempts WHERE rowid IN (SELECT min(a.rowid) FROM attempts a JOIN ({query}) r"
+            f" ON {same} AND a.source = {self.label} AND a.line IS NULL GROUP BY r.line, r.job_id, r.raw_id, r.submit)"
+        )
+        self.tally.attempts -= _count(deleted)
+        self.connection.unregister("perdure_replaced")
+
+    def _account(self, remaining: int) -> None:
+        """Say what became of the `remaining` lines that are neither attempts nor rejects: rows of other kinds, and blank lines."""
+        if remaining == 0:
+            return
+        scan = self._scan("ignore_errors = true")
+        kinds = _count_dict(self.connection, scan, self._kind(), touched=self.columns.values() if self.has_bad_bytes else ())
+        kinds.pop("attempt", None)
+        self._count_kinds(kinds, [])
+        if kinds.get("unreadable"):
+            self._quote_unreadable(scan)
+        if sum(kinds.values()) != remaining:
+            self.tally.blank += sum(not line.strip() for _, line in self._numbered_lines()) - self.assembler.blank_lines_seen
+
+    def _quote_unreadable(self, scan: str) -> None:
+        cells = ", ".join(f"c{index}" for index in range(self.layout.width))
+        rows = self.connection.execute(f"SELECT {cells} FROM {scan} WHERE ({self._kind()}) = 'unreadable' LIMIT {EXAMPLES}").fetchall()
+        for row in rows:
+            text = self.layout.delimiter.decode().join(cell or "" for cell in row)
+            if len(self.tally.examples) < EXAMPLES:
+                self.tally.examples.append(Example(None, text[:QUOTED_CHARS], "job id or state are not where the header has them"))
+
+    def _account_for_the_top(self) -> None:
+        """Count the lines up to and including the header."""
+        for line in islice(self.source.head.removeprefix(b"\xef\xbb\xbf").split(b"\n"), self.skipped_lines):
+            if not line.strip():
+                self.tally.blank += 1
+            elif line.startswith(b"#"):
+                self.tally.comment += 1
+            else:
+                self.tally.header += 1
+
+    def _summary(self) -> FileSummary:
+        tally, names = self.tally, self.layout.names
+        missing = [field for field in _WANTED if field not in names and not any(other in names for other in _INSTEAD.get(field, ()))]
+        unknown = [name for name in names if name not in fields.KNOWN]
+        return FileSummary.of(self.source.name, "sacct text", tally, unknown=unknown, missing=missing)
+
+
+_WANTED = (
+    "jobidraw",
+    "state",
+    "submit",
+    "start",
+    "end",
+    "elapsedraw",
+    "timelimitraw",
+    "allocnodes",
+    "alloctres",
+    "exitcode",
+    "user",
+    "account",
+    "jobname",
+)
+_INSTEAD = {
+    "elapsedraw": ("elapsed",),
+    "timelimitraw": ("timelimit",),
+    "allocnodes": ("nnodes", "alloctres"),
+    "alloctres": ("allocgres",),
+    "jobidraw": ("jobid",),
+}
+
+
+class _LineCounter(threading.Thread):
+    """Counts a file's lines beside the reading of it: the independent figure that every other count must add up to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(name="perdure-line-counter", daemon=True)
+        self._path = path
+        self.lines = 0
+        self.has_odd_line_ends = False
+        """Carriage returns that are not those of a file whose every line ends with CR LF."""
+
+    def run(self) -> None:
+        import numpy as np
+
+        size = 1 << 18
+        buffer = bytearray(size)
+        view, hits = np.frombuffer(buffer, np.uint8), np.empty(size, bool)
+        returns = pairs = 0
+        last = 10
+        with self._path.open("rb", buffering=0) as handle:
+            while count := handle.readinto(buffer):
+                np.equal(view[:count], 10, out=hits[:count])
+                self.lines += int(np.count_nonzero(hits[:count]))
+                found = buffer.count(b"\r", 0, count)
+                if found or last == 13:
+                    returns += found
+                    pairs += buffer.count(b"\r\n", 0, count) + (last == 13 and buffer[0] == 10)
+                last = buffer[count - 1]
+        self.lines += last != 10
+        self.has_odd_line_ends = returns > 0 and not (returns == pairs and pairs >= self.lines - 1)
+
+
+def _run(handle: BinaryIO, positions: list[tuple[int, int]], index: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Read the rejected lines from `index` on that follow each other. Returns them and the index after."""
+    number, offset = positions[index]
+    handle.seek(offset)
+    run: list[tuple[int, bytes]] = []
+    pending: list[tuple[int, bytes]] = []
+    while index < len(positions):
+        if positions[index][1] < handle.tell() and run:
+            # A blank line before it has been read with it.
+            index += 1
+            continue
+        if positions[index][1] != handle.tell():
+            break
+        index += 1
+        while line := handle.readline():
+            pending.append((number + len(run) + len(pending), _bare(line)))
+            if line.strip():
+                break
+        run += pending
+        pending = []
+    return run, index
+
+
+def _line_before(handle: BinaryIO, offset: int) -> bytes | None:
+    """The line that ends where `offset` is, or None at the top of the file or for a line too long to look at."""
+    start = max(0, offset - (1 << 16))
+    handle.seek(start)
+    lines = handle.read(offset - start).split(b"\n")
+    if len(lines) < 2 or (start > 0 and len(lines) == 2):
+        return None
+    return _bare(lines[-2])
+
+
+def _bare(line: bytes) -> bytes:
+    return line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _count(result: duckdb.DuckDBPyConnection) -> int:
+    row = result.fetchone()
+    return int(row[0]) if row else 0
+
+
+def _count_dict(connection: duckdb.DuckDBPyConnection, relation: str, kind: str, *, touched: Iterable[str] = ()) -> dict[str, int]:
+    """Count rows by kind. DuckDB checks the encoding of the columns that a query reads: `touched` are read for that alone, so that
+    the same lines are refused as before."""
+    extra = ", ".join(["0", *touched])
+    rows = connection.execute(f"SELECT {kind}, count(*), max(hash({extra})) FROM {relation} GROUP BY 1").fetchall()
+    return {str(name): int(count) for name, count, _ in rows}
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
