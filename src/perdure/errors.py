@@ -20,14 +20,37 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     ├── EnvironmentUnfit            environment       20   something this machine lacks
     │   └── MissingExtra            missing-extra     20   an optional dependency is not installed
     ├── Unsupported                 unsupported       22   known, and not done by Perdure
-    └── SchedulerUnavailable        scheduler         30   Slurm's commands or daemons do not answer (retryable)
+    ├── SchedulerUnavailable        scheduler         30   Slurm's commands or daemons do not answer (retryable)
+    ├── EffectError                 effect            75   an outside step cannot go on as asked
+    │   ├── EffectBusy              effect-busy       75   another process is at it (retryable)
+    │   ├── EffectInDoubt           effect-in-doubt   75   nobody knows whether it happened
+    │   ├── EffectNotDone           effect-not-done   75   raised by a step: nothing reached the outside (retryable)
+    │   ├── EffectChanged           effect-changed    2    the key was used with other inputs
+    │   ├── EffectLost              effect-lost       75   the holder was replaced; its late result is refused
+    │   ├── EffectUnkept            effect-unkept     3    it happened; its result was too large or not JSON
+    │   └── EffectUnrecorded        effect-unrecorded 75   it happened; the ledger cannot be written now (retryable)
+    ├── StaleLife                   stale-life        11   a newer life of this workload has begun
+    └── LedgerError                 ledger            20   the effects ledger cannot be used
+        ├── LedgerMissing           ledger-missing    10   there is none
+        ├── LedgerUnavailable       ledger-away       75   it does not answer or has no room (retryable)
+        ├── LedgerUnsafe            ledger-unsafe     20   somebody else could change it
+        ├── LedgerSchema            ledger-schema     22   made by a newer Perdure
+        └── LedgerCorrupt           ledger-corrupt    13   it is damaged, or is not a ledger
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
+    "EffectBusy",
+    "EffectChanged",
+    "EffectError",
+    "EffectInDoubt",
+    "EffectLost",
+    "EffectNotDone",
+    "EffectUnkept",
+    "EffectUnrecorded",
     "EnvironmentUnfit",
     "Findings",
     "InputDenied",
@@ -35,6 +58,12 @@ __all__ = [
     "InputError",
     "InputFormat",
     "InputMissing",
+    "LedgerCorrupt",
+    "LedgerError",
+    "LedgerMissing",
+    "LedgerSchema",
+    "LedgerUnavailable",
+    "LedgerUnsafe",
     "MissingExtra",
     "OutputError",
     "PartialResult",
@@ -42,6 +71,7 @@ __all__ = [
     "QuantityError",
     "SchedulerUnavailable",
     "SettingError",
+    "StaleLife",
     "Unsupported",
     "UsageError",
 ]
@@ -156,3 +186,115 @@ class SchedulerUnavailable(PerdureError):
     code = "scheduler"
     exit_status = 30
     retryable = True
+
+
+class EffectError(PerdureError):
+    """An outside step cannot go on as asked.
+
+    `key` is the step's key. `result` is what the step returned where it ran and its result could not be recorded, so
+    that the caller loses nothing; None otherwise.
+    """
+
+    code = "effect"
+    exit_status = 75
+
+    def __init__(self, message: str, *, hint: str = "", key: str = "", result: Any = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+        self.result = result
+
+
+class EffectBusy(EffectError):
+    """Another process is doing the step, and did not finish within the time that the caller would wait."""
+
+    code = "effect-busy"
+    retryable = True
+
+
+class EffectInDoubt(EffectError):
+    """The step was begun and never recorded as done: it may or may not have happened, and is not run again."""
+
+    code = "effect-in-doubt"
+
+
+class EffectNotDone(EffectError):
+    """Raise it inside a step to say that nothing reached the outside: the step is not in doubt and may run again."""
+
+    code = "effect-not-done"
+    retryable = True
+
+
+class EffectChanged(EffectError):
+    """The key was used before with other inputs."""
+
+    code = "effect-changed"
+    exit_status = 2
+
+
+class EffectLost(EffectError):
+    """The holder was silent for longer than its lease and was replaced: its late result is refused."""
+
+    code = "effect-lost"
+
+
+class EffectUnkept(EffectError):
+    """The step happened and is recorded as done; its result was too large or not JSON and is not kept."""
+
+    code = "effect-unkept"
+    exit_status = 3
+
+
+class EffectUnrecorded(EffectError):
+    """The step happened, and the ledger cannot be written now; the same call in the same process records it later."""
+
+    code = "effect-unrecorded"
+    retryable = True
+
+
+class StaleLife(PerdureError):
+    """A newer life of this workload has begun: this one must not act any more."""
+
+    code = "stale-life"
+    exit_status = 11
+
+
+class LedgerError(PerdureError):
+    """The effects ledger cannot be used."""
+
+    code = "ledger"
+    exit_status = 20
+
+
+class LedgerMissing(LedgerError):
+    """There is no ledger at the place that was named."""
+
+    code = "ledger-missing"
+    exit_status = 10
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger does not answer, is locked for too long, or has no room."""
+
+    code = "ledger-away"
+    exit_status = 75
+    retryable = True
+
+
+class LedgerUnsafe(LedgerError):
+    """Somebody else could change the ledger's file or where its path leads."""
+
+    code = "ledger-unsafe"
+
+
+class LedgerSchema(LedgerError):
+    """The ledger was made by a newer Perdure."""
+
+    code = "ledger-schema"
+    exit_status = 22
+
+
+class LedgerCorrupt(LedgerError):
+    """The ledger is damaged, or is something else."""
+
+    code = "ledger-corrupt"
+    exit_status = 13

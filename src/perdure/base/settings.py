@@ -38,6 +38,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("policy", None, "policy file: costs, prices and deadlines per workload"),
     Setting("level", "0.90", "two-sided level of all intervals, between 0.5 and 0.999"),
     Setting("memory-limit", "2GiB", "memory that reading and analysing a history may use; beyond it, disk is used"),
+    Setting("ledger", "effects.db", "effects ledger: a file, or postgresql://HOST/DATABASE (the password belongs in ~/.pgpass)"),
     Setting("threads", None, "threads for reading and analysing; default: all of this machine's"),
 )
 
@@ -94,8 +95,9 @@ def load(
     return values
 
 
-_RESERVED = frozenset({"PERDURE_DEBUG"})
-"""Variables that are not settings: PERDURE_DEBUG shows the traceback of a bug."""
+_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE"})
+"""Variables that are not settings: PERDURE_DEBUG shows the traceback of a bug, PERDURE_EPOCH_FILE names the file that holds a
+life's epoch."""
 
 
 def _read(path: Path, *, required: bool) -> dict[str, str]:
