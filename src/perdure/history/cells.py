@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perdure.model.attempt import INCLUSIVE, STRICT, Cause, Outcome
+from perdure.stats import size_bins
 from perdure.stats.rates import ExposureCells
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ def endings_of(cause: Cause, classification: Classification) -> tuple[str, ...]:
 def in_sql(values: tuple[str, ...]) -> str:
     """Write constants of our own as an SQL list."""
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+def size_bin_sql() -> str:
+    """Return the SQL for the size bin of a run, as `stats.size_bins` numbers them."""
+    edges = [(round(edge * 1000), place) for place, edge in enumerate(size_bins.LOWER_EDGES) if edge > 0]
+    return f"CASE {' '.join(f'WHEN milli_size >= {edge} THEN {place}' for edge, place in reversed(edges))} ELSE 0 END"
 
 
 def read_cells(connection: duckdb.DuckDBPyConnection) -> list[CauseCells]:

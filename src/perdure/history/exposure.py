@@ -9,6 +9,7 @@ import datetime
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
+from perdure.history import cells
 from perdure.history.runs import LIMIT_TOLERANCE
 from perdure.history.workloads import MS_PER_HOUR, Workloads
 from perdure.model import advice
@@ -92,12 +93,7 @@ _SHARES = """
 
 def _rows(connection: duckdb.DuckDBPyConnection) -> tuple[advice.ExposureRow, ...]:
     """Sum by outcome and size bin; what was never given nodes has size 0."""
-    edges = [
-        f"WHEN milli_size >= {round(edge * 1000)} THEN {index}"
-        for index, edge in reversed(list(enumerate(size_bins.LOWER_EDGES)))
-        if edge > 0
-    ]
-    bin_sql = f"CASE WHEN milli_size = 0 THEN -1 {' '.join(edges)} ELSE 0 END"
+    bin_sql = f"CASE WHEN milli_size = 0 THEN -1 ELSE {cells.size_bin_sql()} END"
     found = connection.execute(f"""
         SELECT outcome, is_gpu, {bin_sql} AS bin, count(*), sum(node_s) / 3600.0, sum(gpu_ms) / {MS_PER_HOUR}, min(milli_size) / 1000.0
         FROM ordered GROUP BY ALL""").fetchall()

@@ -7,7 +7,7 @@ sums are then exact, and the same whatever the order of the rows.
 Tables and views made
     ``selected``    the attempts of the cluster asked for
     ``runs``        see `RUN_COLUMNS`
-    ``workloads``   wid, cluster, user, account, name (normalised), is_gpu, milli_size
+    ``workloads``   wid, cluster, user, account, name (normalised), is_gpu, milli_size, partition ('' for several)
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ RUN_COLUMNS: dict[str, str] = {
 }
 
 _COMPONENT = """
-    coalesce(cluster, '') AS cluster, coalesce("user", '') AS "user", coalesce(account, '') AS account, {coarse} AS coarse,
+    coalesce(cluster, '') AS cluster, coalesce("user", '') AS "user", coalesce(account, '') AS account,
+    coalesce(partition, '') AS partition, {coarse} AS coarse,
     hash(coalesce(cluster, ''), {identity}) AS jkey,
     hash(coalesce("user", '')) AS owner,
     hash(name) AS name_hash,
@@ -92,8 +93,8 @@ _HET_COLUMNS = {
     "cluster": "cluster",
 }
 _ORDER = (
-    'cluster, "user", account, coarse, jkey, owner, name_hash, dir_hash, submit_s, eligible_s, start_s, end_s, elapsed_s, limit_s, '
-    "nodes, milli_gpus, node_s, gpu_ms, outcome, boot, signalled, depends_on"
+    'cluster, "user", account, partition, coarse, jkey, owner, name_hash, dir_hash, submit_s, eligible_s, start_s, end_s, elapsed_s, '
+    "limit_s, nodes, milli_gpus, node_s, gpu_ms, outcome, boot, signalled, depends_on"
 )
 
 
@@ -139,7 +140,7 @@ def _keyed_sql(has_het: bool) -> str:
         het = _HET.replace(_COMPONENT, component).format(columns=columns)
         merged = f"SELECT {_ORDER} FROM ({plain}) UNION ALL {het}"
     return f"""
-        SELECT *, hash(cluster, "user", account, coarse, is_gpu, milli_size) AS rk
+        SELECT *, hash(cluster, "user", account, partition, coarse, is_gpu, milli_size) AS rk
         FROM (SELECT *, milli_gpus > 0 AS is_gpu, CASE WHEN milli_gpus > 0 THEN milli_gpus ELSE nodes * 1000 END AS milli_size
               FROM ({merged}))"""
 
@@ -148,14 +149,17 @@ def _number_workloads(connection: duckdb.DuckDBPyConnection) -> None:
     """Give each workload a number, in the order of its key, and let `raw_keys` lead from a row's hash to it."""
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE raw_keys AS
-        SELECT rk, cluster, "user", account, {names.normalise_sql("coarse")} AS name, is_gpu, milli_size
+        SELECT rk, cluster, "user", account, partition, {names.normalise_sql("coarse")} AS name, is_gpu, milli_size
         FROM (SELECT rk, any_value(cluster) AS cluster, any_value("user") AS "user", any_value(account) AS account,
-                     any_value(coarse) AS coarse, any_value(is_gpu) AS is_gpu, any_value(milli_size) AS milli_size
+                     any_value(partition) AS partition, any_value(coarse) AS coarse,
+                     any_value(is_gpu) AS is_gpu, any_value(milli_size) AS milli_size
               FROM keyed GROUP BY rk)""")
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE workloads AS
         SELECT (row_number() OVER (ORDER BY cluster, "user", account, name, is_gpu, milli_size) - 1)::INTEGER AS wid, *
-        FROM (SELECT DISTINCT cluster, "user", account, name, is_gpu, milli_size FROM raw_keys)""")
+        FROM (SELECT cluster, "user", account, name, is_gpu, milli_size,
+                     CASE WHEN min(partition) = max(partition) THEN min(partition) ELSE '' END AS partition
+              FROM raw_keys GROUP BY ALL)""")
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE raw_keys AS
         SELECT rk, wid FROM raw_keys JOIN workloads USING (cluster, "user", account, name, is_gpu, milli_size)""")

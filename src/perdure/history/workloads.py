@@ -163,11 +163,11 @@ def _make_stories(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE stories AS
         SELECT job AS story, wid, (elapsed_s > 0)::INTEGER AS started, ending, elapsed_s AS last_s, {own} AS work_s,
-               0 AS interrupted, 0 AS segments, limit_s
+               elapsed_s AS run_s, 0 AS interrupted, 0 AS segments, limit_s
         FROM ordered ANTI JOIN threads USING (job) WHERE no = 1 AND last
         UNION ALL
         SELECT story, min(job_wid), count(*) FILTER (elapsed_s > 0)::INTEGER, arg_min(ending, back), arg_min(elapsed_s, back),
-               sum({own})::BIGINT,
+               sum({own})::BIGINT, sum(elapsed_s)::BIGINT,
                count(*) FILTER (back > 1 AND ending IN {chains.STOCHASTIC} AND elapsed_s > 0)::INTEGER,
                count(*) FILTER (back > 1 AND near_limit)::INTEGER, max(limit_s)
         FROM (
@@ -260,10 +260,10 @@ def _work(columns: dict[str, NDArray[Any]], resumes: NDArray[np.bool_]) -> tuple
         columns["longest_s"] > 0,
     ]
     chained = np.where(resumes & (columns["singles"] == 0), _SOURCES.index("chain"), _SOURCES.index("completed"))
-    sources = [_SOURCES.index("chain"), _SOURCES.index("limit"), chained, _SOURCES.index("limit")]
+    sources: list[Any] = [_SOURCES.index("chain"), _SOURCES.index("limit"), chained, _SOURCES.index("limit"), _SOURCES.index("longest")]
     choices: list[NDArray[np.float64]] = [in_segments, limit, at_once, limit, columns["longest_s"]]
     work = np.select(conditions, choices, default=1.0)
-    source = np.select(conditions, sources, _SOURCES.index("longest"))
+    source = np.select(conditions, sources)
     # A run may end well within its first second.
     return np.maximum(work, 1.0), source.astype(np.int64)
 
@@ -275,7 +275,24 @@ def _durable(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
     return np.where(measured, np.clip(kept, 0.0, 1.0), np.nan)
 
 
-def restart_wait_s(connection: duckdb.DuckDBPyConnection) -> tuple[float | None, int]:
-    """Return the median seconds from an interruption to the next start of the same job, queue and requeue delay included, and its count."""
-    ((median_s, count),) = connection.execute(f"SELECT median(start_s - prev_end_s), count(*) FROM ordered WHERE {_RESTART}").fetchall()
-    return (None if median_s is None else float(median_s)), int(count)
+@dataclasses.dataclass(frozen=True)
+class Restarts:
+    """How long it took from an interruption to the job's next start: detection, requeue delay and queue together."""
+
+    median_s: float | None
+    """Of all; None where no job was ever restarted."""
+    count: int
+    by_size: dict[tuple[bool, int], float]
+    """Median by (has GPUs, size bin), where `ENOUGH_RESTARTS` were seen."""
+
+
+def measure_restarts(connection: duckdb.DuckDBPyConnection) -> Restarts:
+    """Return the waits of all jobs that were started again after an interruption, under their own id."""
+    found = connection.execute(f"""
+        SELECT is_gpu, {cells.size_bin_sql()} AS bin, median(start_s - prev_end_s)::DOUBLE, count(*)
+        FROM ordered WHERE {_RESTART} GROUP BY GROUPING SETS ((), (is_gpu, bin))""").fetchall()
+    by_size = {
+        (bool(gpu), int(bin_)): float(median_s) for gpu, bin_, median_s, count in found if gpu is not None and count >= ENOUGH_RESTARTS
+    }
+    ((overall_s, total),) = [(median_s, count) for gpu, _, median_s, count in found if gpu is None]
+    return Restarts(overall_s, int(total), by_size)

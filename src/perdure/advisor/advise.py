@@ -1,0 +1,252 @@
+"""`perdure.advise`: from a history to a verdict for every workload. The one place where history, stats and decision meet.
+
+Called by the library's users, `perdure advise` and `perdure history show`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from perdure import errors
+from perdure.advisor import assumptions, losses, replay, source
+from perdure.decision import verdict as verdicts
+from perdure.decision.policy import Policy
+from perdure.history import cells, chains, exposure, table, workloads
+from perdure.model import advice
+from perdure.stats import rates
+
+if TYPE_CHECKING:
+    import duckdb
+
+SCHEMA = 1
+"""Version of the `Advice` document."""
+FEW_JOBS = 3
+
+
+def advise(
+    path_or_table: str | os.PathLike[str] | Any,
+    policy: Policy | None = None,
+    *,
+    level: float = 0.90,
+    seed: int = 0,
+    what_if: bool = False,
+    cluster: str | None = None,
+    tz: str = "UTC",
+    memory_limit: str = "2GiB",
+    threads: int | None = None,
+    classification: Literal["strict", "inclusive"] = "strict",
+    progress: Callable[[str, int], None] | None = None,
+) -> advice.Advice:
+    """Read a history and return a verdict for every workload in it, worst loss first.
+
+    `path_or_table` is an attempts file, any accounting file that `perdure history import` takes, or a table with the columns of
+    an attempts file (DuckDB relation, pandas, polars, pyarrow). `policy` holds what accounting cannot tell. `level` is the
+    two-sided level of all intervals, 0 to 1; `seed` drives the bootstrap and the dispersion test, and one seed gives one answer,
+    whatever the order of the rows. `what_if` replays the history under three policies. `cluster` keeps that cluster's attempts only; `tz` is the
+    zone of times without an offset. `classification` decides which endings are interruptions. `progress` is told the
+    file's name and the bytes read so far.
+
+    Raises `errors.InputError` and its kin for a history that cannot be used, `errors.UsageError` for a level outside 0 to 1.
+    """
+    if not 0 < level < 1:
+        raise errors.UsageError(f"level: {level} is not between 0 and 1", hint="0.90 is the default")
+    connection = table.connect(memory_limit=memory_limit, threads=threads)
+    with connection:
+        name, notes = source.open_source(connection, path_or_table, cluster=cluster, tz=tz, progress=progress)
+        chains.build(connection, cluster=cluster)
+        found = workloads.build(connection, classification=classification)
+        estimated = estimate(connection, level=level, seed=seed)
+        seen = exposure.measure(connection, found)
+        restarts = workloads.measure_restarts(connection)
+        rows, assumed = _decide(found, estimated, restarts, policy or Policy(), level=level, classification=classification)
+        order = _worst_first(rows)
+        replayed = replay.replay(connection, found, rows) if what_if else ()
+    return advice.Advice(
+        schema=SCHEMA,
+        history=name,
+        exposure=seen,
+        rates=estimated,
+        workloads=tuple(rows[index] for index in order),
+        replay=replayed,
+        assumptions=assumed.listed | _method(level, seed, classification, what_if=what_if),
+        notes=notes + _notes(estimated, classification),
+    )
+
+
+def estimate(connection: duckdb.DuckDBPyConnection, *, level: float, seed: int) -> tuple[advice.CauseRates, ...]:
+    """Return the rates of every cause, classification and unit that the tables of `chains.build` hold."""
+    # A generator of its own for each estimate: none depends on which others were made before it.
+    return tuple(
+        rates.estimate_rates(
+            one.cells,
+            one.event_times_h,
+            cause=one.cause,
+            classification=one.classification,
+            unit=one.unit,
+            level=level,
+            generator=np.random.default_rng([seed, number]),
+        )
+        for number, one in enumerate(cells.read_cells(connection))
+    )
+
+
+def _decide(
+    found: workloads.Workloads,
+    estimated: tuple[advice.CauseRates, ...],
+    restarts: workloads.Restarts,
+    policy: Policy,
+    *,
+    level: float,
+    classification: Literal["strict", "inclusive"],
+) -> tuple[list[advice.WorkloadAdvice], assumptions.Assumed]:
+    evidence = found.evidence()
+    assumed = assumptions.assume(found, [one.key for one in evidence], restarts, policy)
+    other: Literal["strict", "inclusive"] = "inclusive" if classification == "strict" else "strict"
+    mttfs = _mttfs(found, estimated, classification, level)
+    questions = _questions(evidence, mttfs, assumed)
+    answers = verdicts.decide_all(questions)
+    alternatives = _alternatives(questions, answers, _mttfs(found, estimated, other, level))
+    lost = losses.expect(questions, answers, found.wanted())
+    saved, money = lost.saved().tolist(), lost.money.tolist()
+    retry, resume = lost.retry.tolist(), lost.resume.tolist()
+    rows = []
+    for index, (one, mttf, question, answer) in enumerate(zip(evidence, mttfs, questions, answers, strict=True)):
+        warnings = _warnings(one, question, alternatives[index], other)
+        full = msgspec.structs.replace(answer, warnings=answer.warnings + warnings) if warnings else answer
+        rows.append(
+            advice.WorkloadAdvice(
+                one, mttf, question, full, _known(retry[index]), _known(resume[index]), _known(saved[index]), _known(money[index])
+            )
+        )
+    return rows, assumed
+
+
+def _mttfs(found: workloads.Workloads, estimated: tuple[advice.CauseRates, ...], classification: str, level: float) -> list[advice.Mttf]:
+    chosen = [one for one in estimated if one.classification == classification]
+    sizes = found.columns["milli_size"] / 1000.0
+    result = np.empty(len(found), dtype=object)
+    for unit in cells.UNITS:
+        member = np.flatnonzero(found.columns["is_gpu"] == (unit == "gpu"))
+        if member.size:
+            for index, record in zip(member, rates.mttf_for_sizes(chosen, sizes[member], unit, level=level), strict=True):
+                result[index] = record
+    return list(result)
+
+
+def _questions(evidence: list[advice.WorkloadEvidence], mttfs: list[advice.Mttf], assumed: assumptions.Assumed) -> list[advice.JobQuestion]:
+    questions = []
+    for one, mttf, costs, deadline in zip(evidence, mttfs, assumed.costs, assumed.deadlines, strict=True):
+        limit = one.limit_minutes
+        if limit is not None and one.work_source == "completed":
+            # It was done in one attempt, so it fits, whatever grace Slurm gave it.
+            limit = max(limit, one.work_minutes)
+        questions.append(
+            advice.JobQuestion(
+                one.work_minutes,
+                mttf.minutes,
+                mttf.interval,
+                one.key.size,
+                costs,
+                limit,
+                deadline,
+                one.user_failure_share,
+                mttf.extrapolated,
+            )
+        )
+    return questions
+
+
+def _alternatives(
+    questions: list[advice.JobQuestion], answers: list[advice.Verdict], mttfs: list[advice.Mttf]
+) -> list[advice.VerdictKind | None]:
+    """Return the verdict under the other classification where it differs, else None."""
+    differing = [
+        index
+        for index, (question, mttf) in enumerate(zip(questions, mttfs, strict=True))
+        if (question.mttf_minutes, question.mttf_interval) != (mttf.minutes, mttf.interval)
+    ]
+    asked = [
+        msgspec.structs.replace(
+            questions[index], mttf_minutes=mttfs[index].minutes, mttf_interval=mttfs[index].interval, extrapolated=mttfs[index].extrapolated
+        )
+        for index in differing
+    ]
+    result: list[advice.VerdictKind | None] = [None] * len(questions)
+    for index, answer in zip(differing, verdicts.decide_all(asked), strict=True):
+        if answer.verdict is not answers[index].verdict:
+            result[index] = answer.verdict
+    return result
+
+
+def _warnings(
+    one: advice.WorkloadEvidence, question: advice.JobQuestion, alternative: advice.VerdictKind | None, other: str
+) -> tuple[str, ...]:
+    """Say what the evidence of this workload makes doubtful."""
+    warnings = []
+    if alternative is not None:
+        warnings.append(f"With the {other} classification of endings the verdict would be {alternative.value}.")
+    if one.resumes_itself and question.costs.durable_fraction == 0:
+        warnings.append(
+            "It seems to resume by itself already; how much it keeps was not measured, so that the figures for retry are too dark."
+        )
+    elif one.resumes_itself:
+        kept = question.costs.durable_fraction
+        warnings.append(f"It seems to resume by itself already, keeping about {kept:.0%} of an interrupted run.")
+    if one.work_source == "limit":
+        warnings.append("The length of its work is not known: its limit stands for it, since hardly any of its jobs ended well.")
+    elif one.work_source == "longest":
+        warnings.append("The length of its work is not known: its longest attempt stands for it, since none of its jobs ended well.")
+    elif one.work_source == "chain":
+        warnings.append("The length of its work is summed over attempts that went on from each other, losses included: at most that.")
+    if one.jobs < FEW_JOBS:
+        warnings.append(f"It rests on {one.jobs} job{'s' if one.jobs > 1 else ''}.")
+    return tuple(warnings)
+
+
+def _worst_first(rows: list[advice.WorkloadAdvice]) -> list[int]:
+    """Order by what retrying is expected to lose; where that never ends, by all that the workload was given."""
+
+    def rank(index: int) -> tuple[float, float, float, tuple[Any, ...]]:
+        row = rows[index]
+        lost = row.evidence.gpu_hours if row.retry_lost_gpu_hours is None else row.retry_lost_gpu_hours
+        key = row.evidence.key
+        return (
+            -lost,
+            -row.evidence.destroyed_gpu_hours.high,
+            -row.evidence.gpu_hours,
+            (key.cluster, key.user, key.account, key.name, key.size.count),
+        )
+
+    return sorted(range(len(rows)), key=rank)
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _method(level: float, seed: int, classification: str, *, what_if: bool) -> dict[str, str]:
+    listed = {
+        "classification": f"{classification} (flag or default)",
+        "level": f"{level:g} (flag or default)",
+        "seed": f"{seed} (flag or default)",
+        "own_checkpoint": "1h between checkpoints of applications that resume by themselves (convention; lower bound of destroyed work)",
+    }
+    return listed | (replay.ASSUMPTIONS if what_if else {})
+
+
+def _notes(estimated: tuple[advice.CauseRates, ...], classification: str) -> tuple[str, ...]:
+    notes = []
+    for one in estimated:
+        if one.classification == classification and one.dispersion.over_dispersed:
+            variation = one.dispersion.coefficient_of_variation
+            measured = "" if variation is None else f" (coefficient of variation {variation:.2f})"
+            notes.append(f"{one.cause.value} of {one.unit} jobs comes in bursts{measured}: its intervals are from a bootstrap over days.")
+    if not any(one.events for one in estimated if one.classification == classification):
+        notes.append("No interruption was seen in this history: all that is known is how rare they are at least.")
+    return tuple(notes)

@@ -1,0 +1,88 @@
+"""What each policy is expected to lose over a history's jobs. Called by `advise`.
+
+Lost are the GPU-hours beyond the bare work: run again, spent on restarts and on checkpoints. Waiting in a queue holds no GPU and
+is not among them, so the formulas are used with a downtime of nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.model.advice import JobQuestion, Verdict
+from perdure.stats import completion
+
+Floats = NDArray[np.float64]
+
+MINUTES_PER_MONTH = 43_830.0
+"""A twelfth of a year of 365.25 days."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """GPU-hours (node-hours for work without GPUs), one entry a workload; inf: never finishes. Money is NaN without a price."""
+
+    retry: Floats
+    resume: Floats
+    money: Floats
+
+    def saved(self) -> Floats:
+        """Return retry − resume; NaN where either never finishes."""
+        known = np.isfinite(self.retry) & np.isfinite(self.resume)
+        return np.where(known, np.where(known, self.retry, 0.0) - np.where(known, self.resume, 0.0), np.nan)
+
+
+def terms_of(questions: Sequence[JobQuestion]) -> completion.Terms:
+    """Return what the formulas need of `questions`, in their order, with the downtime that was asked about."""
+    rows = [
+        (
+            question.work_minutes,
+            question.mttf_minutes,
+            question.costs.checkpoint_cost_minutes,
+            question.costs.restore_cost_minutes,
+            question.costs.fresh_cost_minutes,
+            question.costs.downtime_minutes,
+            question.costs.durable_fraction,
+            np.inf if question.limit_minutes is None else question.limit_minutes,
+        )
+        for question in questions
+    ]
+    return completion.Terms(*np.array(rows, dtype=np.float64).reshape(-1, 8).T)
+
+
+def expect(questions: Sequence[JobQuestion], verdicts: Sequence[Verdict], wanted: Floats) -> Losses:
+    """Return the expected losses of `wanted` jobs of each workload; resuming takes the chunks of its verdict.
+
+    The money saved is what the GPU-hours saved cost, less the storage of one checkpoint for as long as each job takes, where
+    the costs hold the prices and the size.
+    """
+    terms = terms_of(questions)
+    while_running = dataclasses.replace(terms, downtime=np.zeros_like(terms.downtime))
+    chunks = np.array([verdict.resume.chunks for verdict in verdicts], dtype=np.float64)
+    hours = wanted * np.array([question.size.count for question in questions]) / 60.0
+    retry = _beyond(completion.retry(while_running), terms.work, hours)
+    resume = _beyond(completion.resume(while_running, chunks), terms.work, hours)
+    losses = Losses(retry, resume, np.full(len(questions), np.nan))
+    return dataclasses.replace(losses, money=_money(losses.saved(), questions, verdicts, wanted))
+
+
+def _beyond(expected: Floats, work: Floats, hours: Floats) -> Floats:
+    finite = np.isfinite(expected)
+    # No job wanted is nothing lost, even where a job would never finish.
+    return np.where(finite, (np.where(finite, expected, 0.0) - work) * hours, np.where(hours > 0, np.inf, 0.0))
+
+
+def _money(saved: Floats, questions: Sequence[JobQuestion], verdicts: Sequence[Verdict], wanted: Floats) -> Floats:
+    money = np.full(len(questions), np.nan)
+    for index, (question, verdict) in enumerate(zip(questions, verdicts, strict=True)):
+        costs = question.costs
+        if costs.gpu_hour_price is None or question.size.unit != "gpu":
+            continue
+        money[index] = saved[index] * costs.gpu_hour_price
+        if costs.storage_price_gb_month and costs.checkpoint_size_gb and verdict.resume.chunks > 1 and verdict.resume.expected_minutes:
+            kept_months = wanted[index] * verdict.resume.expected_minutes / MINUTES_PER_MONTH
+            money[index] -= kept_months * costs.checkpoint_size_gb * costs.storage_price_gb_month
+    return money

@@ -1,0 +1,277 @@
+"""Replay a history under other policies: what would have been lost, delivered and left undone. Called by `advise` for --what-if.
+
+Every story that ended is walked through once more. It meets the interruptions that it met, each after the run time after which it
+came; when they are used up it runs on undisturbed. `Walk` is pure arithmetic on arrays; `replay` feeds it from the tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.history import chains
+from perdure.history.workloads import OWN_ENDS, Workloads
+from perdure.model import advice
+
+if TYPE_CHECKING:
+    import duckdb
+
+Floats = NDArray[np.float64]
+Policy = Literal["retry-all", "resume-all", "as-advised"]
+
+STORIES_AT_ONCE = 1_000_000
+
+RESUMING = frozenset({advice.VerdictKind.RESUME, advice.VerdictKind.RESUME_REQUIRED})
+
+ASSUMPTIONS: dict[str, str] = {
+    "replay.interruptions": "each job meets the interruptions of the history, after the same run time; later ones none (convention)",
+    "replay.work": "what its last run took where it ended well, else what its siblings need, at least what it ran (history)",
+    "replay.limit": "a job that would run into its limit without being able to resume is never done; its hours in the history are lost",
+    "replay.meeting": "a job meets its limit when all its runs together, losses included, take no longer than one limit",
+    "replay.left_out": "jobs still running or queued; own failures and cancelled jobs use hours but are not to be delivered",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """One entry a story, seconds."""
+
+    work: Floats
+    """Run time that it needs without interruption, > 0."""
+    limit: Floats
+    """inf: none."""
+    interval: Floats
+    """Work between checkpoints; inf: no checkpoints, which is to retry."""
+    checkpoint: Floats
+    restore: Floats
+    durable: Floats
+    """Part of a run that the application keeps by itself, 0 to 1."""
+
+
+@dataclasses.dataclass
+class Walk:
+    """The stories on their way: progress that is safe, time lost, and which are done or stuck."""
+
+    terms: Terms
+    progress: Floats
+    lost: Floats
+    begun: NDArray[np.bool_]
+    """Has been interrupted, so that the next run begins with a restore."""
+    done: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, terms: Terms) -> Walk:
+        """Return all stories at their beginnings."""
+        count = len(terms.work)
+        return cls(terms, np.zeros(count), np.zeros(count), np.zeros(count, bool), np.zeros(count, bool))
+
+    def interrupt(self, rows: NDArray[np.intp], after_s: Floats) -> None:
+        """Let the stories `rows` (each at most once) run until they are interrupted after `after_s` seconds of run time."""
+        open_ = ~self.done[rows]
+        rows, after = rows[open_], after_s[open_]
+        rest, restart = self.terms.work[rows] - self.progress[rows], self._restart(rows)
+        needed = restart + rest + self._checkpoints(rows, rest)
+        finishes = needed <= np.minimum(after, self.terms.limit[rows])
+        kept = np.where(finishes, rest, np.minimum(self._kept(rows, after - restart), rest))
+        self.progress[rows] += kept
+        self.lost[rows] += np.where(finishes, needed - rest, after - kept)
+        self.done[rows] = finishes
+        self.begun[rows] = True
+
+    def finish(self) -> NDArray[np.bool_]:
+        """Let every story that is not done run on undisturbed, from limit to limit; return which ones never end."""
+        rows = np.flatnonzero(~self.done)
+        rest, restart = self.terms.work[rows] - self.progress[rows], self._restart(rows)
+        needed = restart + rest + self._checkpoints(rows, rest)
+        limit, saves = self.terms.limit[rows], np.isfinite(self.terms.interval[rows])
+        over = needed > limit * (1 + 1e-9)
+        # An attempt that ends at its limit: with checkpoints one more of them and a restore; else what the application keeps.
+        room = np.where(saves, limit - self.terms.restore[rows] - self.terms.checkpoint[rows], self.terms.durable[rows] * limit)
+        stuck = over & ~(room > 0)
+        going = over & ~stuck
+        ends = np.ceil(np.where(going, needed - limit, 0.0) / np.where(going, room, 1.0))
+        each = np.where(
+            saves, self.terms.restore[rows] + self.terms.checkpoint[rows], (1 - self.terms.durable[rows]) * np.where(going, limit, 0.0)
+        )
+        self.lost[rows] += np.where(stuck, 0.0, needed - rest + ends * each)
+        self.progress[rows] = np.where(stuck, self.progress[rows], self.terms.work[rows])
+        never = np.zeros(len(self.done), bool)
+        never[rows] = stuck
+        self.done[rows] = ~stuck
+        return never
+
+    def _restart(self, rows: NDArray[np.intp]) -> Floats:
+        """A restore, where there is a checkpoint to restore; a fresh start's set-up is part of the work as accounting sees it."""
+        restores = self.begun[rows] & np.isfinite(self.terms.interval[rows]) & (self.progress[rows] > 0)
+        return np.where(restores, self.terms.restore[rows], 0.0)
+
+    def _checkpoints(self, rows: NDArray[np.intp], rest: Floats) -> Floats:
+        """Time that the checkpoints of the work `rest` take: one after every interval but the last."""
+        interval = self.terms.interval[rows]
+        saves = np.isfinite(interval)
+        count = np.ceil(np.where(saves, rest, 1.0) / np.where(saves, interval, 1.0) - 1e-9) - 1
+        return np.where(saves, np.maximum(count, 0.0) * self.terms.checkpoint[rows], 0.0)
+
+    def _kept(self, rows: NDArray[np.intp], ran: Floats) -> Floats:
+        """Work that survives an interruption after `ran` seconds of running."""
+        ran = np.maximum(ran, 0.0)
+        interval = self.terms.interval[rows]
+        saves = np.isfinite(interval)
+        whole = np.where(saves, interval, 1.0)
+        with_checkpoints = np.floor(ran / (whole + np.where(saves, self.terms.checkpoint[rows], 0.0))) * whole
+        return np.maximum(np.where(saves, with_checkpoints, 0.0), self.terms.durable[rows] * ran)
+
+
+@dataclasses.dataclass
+class _Totals:
+    lost: float = 0.0
+    delivered: float = 0.0
+    allocated: float = 0.0
+    meeting: int = 0
+    jobs: int = 0
+    unfinished: int = 0
+
+    def add(self, walk: Walk, own: NDArray[np.bool_], *, ran_s: Floats, size_hours: Floats) -> None:
+        """Let `walk` go to its end and add it up. `own`: ended by their own failure or their owner's wish; `ran_s`: in the history."""
+        never = walk.finish()
+        wanted, work = ~own, walk.terms.work
+        used = np.where(never, ran_s, work + walk.lost)
+        delivered = np.where(never | own, 0.0, work)
+        # A job that never ends has lost all that the history gave it, unless it was not to be delivered at all.
+        lost = np.where(never & wanted, ran_s, np.where(never, 0.0, walk.lost))
+        self.lost += float(np.sum(lost * size_hours))
+        self.delivered += float(np.sum(delivered * size_hours))
+        self.allocated += float(np.sum(used * size_hours))
+        self.meeting += int(np.count_nonzero(wanted & ~never & (used <= walk.terms.limit * (1 + 1e-9))))
+        self.jobs += int(np.count_nonzero(wanted))
+        self.unfinished += int(np.count_nonzero(never & wanted))
+
+    def record(self, policy: Policy) -> advice.PolicyReplay:
+        share = self.delivered / self.allocated if self.allocated > 0 else 0.0
+        return advice.PolicyReplay(policy, self.lost, share, self.meeting, self.jobs, self.unfinished)
+
+
+def replay(
+    connection: duckdb.DuckDBPyConnection, found: Workloads, rows: Sequence[advice.WorkloadAdvice]
+) -> tuple[advice.PolicyReplay, ...]:
+    """Return what the history's jobs would have lost under each policy: retry all, resume all, as advised.
+
+    `rows` are in the order of `found`. Hours are GPU-hours, or node-hours for work without GPUs. A resumed workload takes the
+    interval of its verdict; one for which no checkpoint pays takes none, and is retried under any policy. `EITHER` and `NEITHER`
+    are retried.
+    """
+    _make_troubles(connection)
+    ((total,),) = connection.execute(f"SELECT count(*) FROM stories WHERE {_ENDED}").fetchall()
+    parts = max(1, -(-total // STORIES_AT_ONCE))
+    figures = _figures(found, rows)
+    policies: tuple[Policy, ...] = ("retry-all", "resume-all", "as-advised")
+    totals = {policy: _Totals() for policy in policies}
+    for part in range(parts):
+        stories = connection.execute(f"""
+            SELECT story, wid, ending, last_s, work_s, run_s, limit_s, segments FROM stories
+            WHERE {_ENDED} AND wid % {parts} = {part} ORDER BY wid, run_s, last_s, story""").fetchnumpy()
+        troubles = connection.execute(f"SELECT story, nth, elapsed_s FROM troubles WHERE wid % {parts} = {part} ORDER BY nth").fetchnumpy()
+        _replay_part(stories, troubles, figures, totals)
+    return tuple(totals[policy].record(policy) for policy in policies)
+
+
+_ENDED = "started > 0 AND ending NOT IN ('censored', 'never_started')"
+
+
+def _make_troubles(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE troubles AS
+        SELECT story, stories.wid, elapsed_s, row_number() OVER (PARTITION BY story ORDER BY seq, no) AS nth
+        FROM (SELECT coalesce(thread, job) AS story, coalesce(seq, 0) AS seq, no, elapsed_s
+              FROM ordered LEFT JOIN threads USING (job) WHERE ending IN {chains.STOCHASTIC} AND elapsed_s > 0)
+        JOIN stories USING (story) WHERE stories.started > 0 AND stories.ending NOT IN ('censored', 'never_started')""")
+
+
+def _figures(found: Workloads, rows: Sequence[advice.WorkloadAdvice]) -> dict[str, NDArray[Any]]:
+    """Return the figures of each workload as columns, seconds."""
+    costs = [row.question.costs for row in rows]
+    return {
+        "wid": found.columns["wid"],
+        "size": found.columns["milli_size"] / 1000.0,
+        "work": found.work_s,
+        "resumes": found.resumes,
+        "interval": np.array(
+            [np.inf if row.verdict.resume.interval_minutes is None else row.verdict.resume.interval_minutes * 60.0 for row in rows]
+        ),
+        "advised": np.array([row.verdict.verdict in RESUMING for row in rows], bool),
+        "checkpoint": np.array([one.checkpoint_cost_minutes * 60.0 for one in costs]),
+        "restore": np.array([one.restore_cost_minutes * 60.0 for one in costs]),
+        "durable": np.array([one.durable_fraction for one in costs]),
+    }
+
+
+def _replay_part(
+    stories: dict[str, NDArray[Any]], troubles: dict[str, NDArray[Any]], figures: dict[str, NDArray[Any]], totals: dict[Policy, _Totals]
+) -> None:
+    place = np.searchsorted(figures["wid"], stories["wid"])
+    place = np.minimum(place, max(len(figures["wid"]) - 1, 0))
+    known = figures["wid"][place] == stories["wid"] if len(figures["wid"]) else np.zeros(len(place), bool)
+    stories = {name: column[known] for name, column in stories.items()}
+    place = place[known]
+    order = np.argsort(stories["story"], kind="stable")
+    at = np.minimum(np.searchsorted(stories["story"][order], troubles["story"]), max(len(order) - 1, 0))
+    steps = _steps(order[at], troubles) if len(order) else []
+    own = np.isin(stories["ending"], [word.strip(" '") for word in OWN_ENDS.strip("()").split(",")])
+    work = _needed(stories, figures, place, own, steps)
+    limit: Floats = np.asarray(np.ma.filled(np.ma.asarray(stories["limit_s"], dtype=float), np.inf))
+    limit = np.where(limit > 0, limit, np.inf)
+    # What ended well within one run fits its limit, whatever grace it was given.
+    limit = np.where((stories["ending"] == "success") & (stories["segments"] == 0), np.maximum(limit, work), limit)
+    size_hours = figures["size"][place] / 3600.0
+    for policy, sums in totals.items():
+        saves = {"retry-all": np.zeros(len(place), bool), "resume-all": np.ones(len(place), bool), "as-advised": figures["advised"][place]}[
+            policy
+        ]
+        terms = Terms(
+            work,
+            limit,
+            np.where(saves, figures["interval"][place], np.inf),
+            figures["checkpoint"][place],
+            figures["restore"][place],
+            figures["durable"][place],
+        )
+        walk = Walk.of(terms)
+        for step_rows, after_s in steps:
+            walk.interrupt(step_rows, after_s)
+        sums.add(walk, own, ran_s=stories["run_s"].astype(float), size_hours=size_hours)
+
+
+def _steps(rows: NDArray[np.intp], troubles: dict[str, NDArray[Any]]) -> list[tuple[NDArray[np.intp], Floats]]:
+    """Return all stories' first interruptions, all second ones, and so on."""
+    nth = troubles["nth"]
+    bounds = np.flatnonzero(np.diff(nth, prepend=0, append=nth[-1] + 1 if len(nth) else 0))
+    return [(rows[a:b], troubles["elapsed_s"][a:b].astype(float)) for a, b in itertools.pairwise(bounds)]
+
+
+def _needed(
+    stories: dict[str, NDArray[Any]],
+    figures: dict[str, NDArray[Any]],
+    place: NDArray[np.intp],
+    own: NDArray[np.bool_],
+    steps: list[tuple[NDArray[np.intp], Floats]],
+) -> Floats:
+    """Return the run time that each story needs without interruption.
+
+    One that ended by itself: its last run, or, where runs went on from each other, what its workload needs, between its
+    last run and all of them together. One that did not: what its workload needs, but at least what it ran without end.
+    """
+    last, together, usual = stories["last_s"].astype(float), stories["work_s"].astype(float), figures["work"][place]
+    goes_on = figures["resumes"][place] | (stories["segments"] > 0)
+    longest_cut = np.zeros(len(last))
+    for rows, after_s in steps:
+        longest_cut[rows] = np.maximum(longest_cut[rows], after_s)
+    ended = (stories["ending"] == "success") | own
+    in_parts = np.where(stories["segments"] > 0, together, np.clip(usual, last, np.maximum(together, last)))
+    by_itself = np.where(goes_on, in_parts, np.maximum(last, longest_cut))
+    cut_off = np.maximum(usual, np.where(goes_on, together, np.maximum(last, longest_cut)))
+    return np.maximum(np.where(ended, by_itself, cut_off), 1.0)
