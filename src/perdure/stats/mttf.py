@@ -61,10 +61,11 @@ def mttf_for_sizes(
 def zero_event_rates(sizes: Floats, size_hours: float, level: float) -> tuple[Floats, Floats]:
     """Return estimate and upper bound of the rate per job-hour at `sizes` when no event was seen in `size_hours` = Σ n·hours.
 
-    Taken to be in proportion to size, which nothing seen contradicts.
+    Taken to be in proportion to size, which nothing seen contradicts. Without exposure both are NaN.
     """
+    exposure = size_hours if size_hours > 0 else float("nan")
     _, bound = poisson.rate_interval(0.0, 1.0, level=level)
-    return sizes * (_JEFFREYS_EVENTS / size_hours), sizes * (float(bound) / size_hours)
+    return sizes * (_JEFFREYS_EVENTS / exposure), sizes * (float(bound) / exposure)
 
 
 def _records(rates: Sequence[advice.CauseRates], sizes: Floats, level: float) -> list[advice.Mttf]:

@@ -1,0 +1,1 @@
+"""Worlds whose truth is known, for the parts of the benchmark and for tests. Not a part itself."""
