@@ -60,6 +60,7 @@ def simulate(
         burst_shape=0.5 if bursty else None,
         quirks=quirks,
     )
+    simulator.check(spec)
     simulator.check_delimiter(delimiter)
     simulator.prepare_folder(output, force=force)
     with console.progress(common, "simulating", days, unit="days") as report:

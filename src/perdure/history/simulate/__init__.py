@@ -30,6 +30,6 @@ finds can be held against what is true. Queue, nodes, repairs, requeues and user
 
 from perdure.history.simulate.fleet import Fleet, prepare_folder, simulate
 from perdure.history.simulate.render import check_delimiter
-from perdure.history.simulate.spec import FleetSpec
+from perdure.history.simulate.spec import FleetSpec, check
 
-__all__ = ["Fleet", "FleetSpec", "check_delimiter", "prepare_folder", "simulate"]
+__all__ = ["Fleet", "FleetSpec", "check", "check_delimiter", "prepare_folder", "simulate"]

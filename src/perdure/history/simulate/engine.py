@@ -116,7 +116,7 @@ class Engine:
         self._waiting[job.raw_id] = job
         if job.deadline is not None:
             self._at(job.deadline, self._deadline, job)
-        if self._follow.chance(job.work.workload.withdraws):
+        if ready and self._follow.chance(job.work.workload.withdraws):
             self._at(self._now + round(self._follow.log_normal(HOUR_S, 1.0)), self._withdraw, job)
         if ready:
             self._queue(job)

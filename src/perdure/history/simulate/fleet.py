@@ -28,7 +28,7 @@ TRUTH_NAME = "truth.json"
 def simulate(fleet_spec: spec.FleetSpec, seed: int, *, report_day: Callable[[int], None] = lambda _day: None) -> Fleet:
     """Simulate a fleet. The same `fleet_spec` and `seed` give the same fleet, on every Python from 3.11.
 
-    `report_day` is called with the number of each simulated day that is done. Raises `errors.QuantityError` for a fleet that cannot be.
+    `report_day` is called with the number of each simulated day that is done. Raises `errors.UsageError` for a fleet that cannot be.
     """
     spec.check(fleet_spec)
     families = workloads.make_workloads(fleet_spec, Stream(seed, "workloads"))

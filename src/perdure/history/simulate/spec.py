@@ -5,6 +5,7 @@ The record is written into ``truth.json`` as it is, so that a fleet can be made 
 
 from __future__ import annotations
 
+import datetime
 import math
 
 import msgspec
@@ -85,11 +86,17 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def check(spec: FleetSpec) -> None:
-    """Refuse a fleet that cannot be. Raises `errors.QuantityError`, naming the field and its range."""
+    """Refuse a fleet that cannot be. Raises `errors.UsageError`: `errors.QuantityError` for a number, naming its range."""
     for name, (low, high) in _RANGES.items():
         value = getattr(spec, name)
         if value is not None and not (math.isfinite(value) and low <= value <= high):
             raise errors.QuantityError(f"{name.replace('_', '-')}: {value} is out of range", hint=f"give {low:g} to {high:g}")
+    try:
+        datetime.date.fromisoformat(spec.start)
+    except ValueError:
+        raise errors.UsageError(f"start: {spec.start!r} is not a date", hint="write it like 2026-01-05") from None
+    if not spec.cluster.isidentifier():
+        raise errors.UsageError(f"cluster: {spec.cluster!r} is not a cluster's name", hint="use letters, digits and underscores")
     if spec.gpus % spec.gpus_per_node:
         raise errors.QuantityError(
             f"gpus: {spec.gpus} is not a multiple of the {spec.gpus_per_node} GPUs of a node",
