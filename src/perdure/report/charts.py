@@ -21,14 +21,7 @@ from perdure import errors
 from perdure.model.advice import Advice, CauseRates, RateFit, WorkloadAdvice
 from perdure.model.attempt import Cause
 from perdure.report import drawings, figures, theme, totals
-
-
-class Published(msgspec.Struct, frozen=True):
-    """A rate that somebody else published, shown beside the site's own and never mixed in."""
-
-    source: str
-    size: float
-    rate_per_job_hour: float
+from perdure.stats.published import PublishedRate
 
 
 class LegendEntry(msgspec.Struct, frozen=True):
@@ -50,14 +43,14 @@ class Chart(msgspec.Struct, frozen=True):
     narrow: str
 
 
-def rates_by_size(rates: Sequence[CauseRates], unit: str, published: Sequence[Published]) -> Chart | None:
+def rates_by_size(rates: Sequence[CauseRates], unit: str, published: Sequence[PublishedRate]) -> Chart | None:
     """Draw the rate of each cause by size on log axes: intervals, fit (dashed where extrapolated), published rates. None without events."""
     chosen = [one for one in rates if one.unit == unit and one.cause is not Cause.WALLTIME and one.events > 0]
     points = [point for one in chosen for point in _rate_points(one)]
     if not points:
         return None
     lines = [line for one in chosen if one.fit is not None and one.classification == "strict" for line in _fit_points(one, one.fit)]
-    beside = [{"x": one.size, "y": one.rate_per_job_hour * 24, "series": "published elsewhere"} for one in published]
+    beside = _published_band(published, unit, [one["x"] for one in (*points, *lines)])
     title = f"Interruptions by size, in {figures.unit_name(unit)}"
     strict = next((one for one in chosen if one.classification == "strict"), chosen[0])
     return _chart(
@@ -65,7 +58,7 @@ def rates_by_size(rates: Sequence[CauseRates], unit: str, published: Sequence[Pu
         title,
         "How often a running job is interrupted, by its size, on logarithmic axes. Bars are intervals, the line is the fit, dashed where "
         f"it is extrapolated beyond the sizes that were observed. {_rate_sentence(strict)}",
-        _rate_legend(points, lines, beside),
+        _rate_legend(points, lines, beside, unit),
         lambda alt, width: drawings.rates(alt, width, unit, drawings.RateMarks(points, lines, beside)),
     )
 
@@ -153,13 +146,29 @@ def _series(rate: CauseRates) -> str:
     return rate.cause.value + (", inclusive" if rate.classification == "inclusive" else "")
 
 
-def _rate_legend(points: list[dict[str, Any]], lines: list[dict[str, Any]], beside: list[dict[str, Any]]) -> tuple[LegendEntry, ...]:
-    named = {one["series"] for one in (*points, *beside)}
+def _published_band(published: Sequence[PublishedRate], unit: str, sizes: Sequence[float]) -> list[dict[str, Any]]:
+    """The lowest and the highest published rate, in proportion to nodes as their authors have it, over the sizes drawn."""
+    if not published:
+        return []
+    rates = [one.rate_per_1000_node_days for one in published]
+    nodes = {
+        size: max(1.0, size / drawings.GPUS_A_NODE) if unit == "gpu" else size for size in (min(sizes), drawings.GPUS_A_NODE, max(sizes))
+    }
+    return [{"x": size, "low": min(rates) / 1000 * nodes[size], "high": max(rates) / 1000 * nodes[size]} for size in sorted(nodes)]
+
+
+def _rate_legend(
+    points: list[dict[str, Any]], lines: list[dict[str, Any]], beside: list[dict[str, Any]], unit: str
+) -> tuple[LegendEntry, ...]:
+    named = {one["series"] for one in points}
     entries = [LegendEntry(name, *drawings.SERIES[name]) for name in drawings.SERIES if name in named]
     if any(not one["seen"] for one in points):
         entries.append(LegendEntry("none seen: upper bound", theme.MUTED, "triangle-down"))
     if lines:
         entries += [LegendEntry("fit", theme.MUTED, "line"), LegendEntry("extrapolated", theme.MUTED, "dash")]
+    if beside:
+        at = f", {drawings.GPUS_A_NODE} GPUs a node" if unit == "gpu" else ""
+        entries.append(LegendEntry(f"published elsewhere{at}", theme.GRID, "block"))
     return tuple(entries)
 
 
@@ -208,9 +217,7 @@ def _fit_points(rate: CauseRates, fit: RateFit) -> list[dict[str, Any]]:
 
 
 def _spread(fit: RateFit, size: float) -> float | None:
-    """Standard deviation of the fitted log rate at `size`; None where it was not identified, or spans more than the chart could show."""
-    if fit.covariance is None:
-        return None
+    """Standard deviation of the fitted log rate at `size`; None where it spans more than the chart could show."""
     (var_a, covariance), (_, var_b) = fit.covariance
     log_size = math.log(size)
     spread = math.sqrt(max(0.0, var_a + 2 * covariance * log_size + var_b * log_size**2))

@@ -17,7 +17,6 @@ SERIES: dict[str, tuple[str, str]] = {
     "infrastructure, inclusive": (theme.BLUE, "stroke"),
     "preemption": (theme.VERMILLION, "square"),
     "operator": (theme.PURPLE, "triangle-up"),
-    "published elsewhere": (theme.SLATE, "diamond"),
 }
 """Colour and shape of each series of the rate chart."""
 
@@ -25,14 +24,16 @@ OUTCOME_COLOURS = (theme.SLATE, theme.BLUE)
 """By attempts, by hours."""
 
 _HOURS = (1 / 60, 1 / 12, 0.25, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
-_SIZES = tuple(8**power for power in range(8))  # GPUs come eight to a node
+GPUS_A_NODE = 8
+"""Of the systems whose rates were published, and of most others."""
+_SIZES = tuple(GPUS_A_NODE**power for power in range(8))
 
 
 _NAMES_AXIS = {"domain": False, "ticks": False, "labelColor": theme.INK}
 
 
 class RateMarks(msgspec.Struct, frozen=True):
-    """Points, fitted lines and published points of the rate chart; x is a size, y, low and high are rates per day."""
+    """Points, fitted lines and the band of published rates of the rate chart; x is a size, y, low and high are rates per day."""
 
     points: list[dict[str, Any]]
     lines: list[dict[str, Any]]
@@ -56,7 +57,7 @@ class BreakEvenMark(TypedDict):
 
 
 def rates(alt: Any, width: int, unit: str, marks: RateMarks) -> Any:
-    """Draw rates by size on log axes: band, fit, intervals, points, upper bounds, published points."""
+    """Draw rates by size on log axes: published rates, band of the fit, fit, intervals, points, upper bounds."""
     x, y = _rate_axes(alt, unit, marks)
     names = list(SERIES)
     colour = alt.Color("series:N", scale=alt.Scale(domain=names, range=[SERIES[name][0] for name in names]), legend=None)
@@ -65,6 +66,7 @@ def rates(alt: Any, width: int, unit: str, marks: RateMarks) -> Any:
     low = alt.Y("low:Q")
     fit, own, beside = (alt.Chart(alt.Data(values=values)) for values in (marks.lines, marks.points, marks.beside))
     layers = [
+        beside.mark_area(color=theme.GRID, opacity=0.7, clip=True).encode(x=x, y=low, y2="high:Q"),
         fit.transform_filter("isValid(datum.low)")
         .mark_area(opacity=0.13, clip=True)
         .encode(x=x, y=low, y2="high:Q", color=colour, detail="piece:N"),
@@ -74,15 +76,14 @@ def rates(alt: Any, width: int, unit: str, marks: RateMarks) -> Any:
         .mark_point(size=60, strokeWidth=1.8, fill=theme.SURFACE)
         .encode(x=x, y=y, color=colour, shape=shape),
         own.transform_filter("!datum.seen").mark_point(size=60, strokeWidth=1.4, shape="triangle-down").encode(x=x, y=y, color=colour),
-        beside.mark_point(size=60, strokeWidth=1.6).encode(x=x, y=y, color=colour, shape=shape),
     ]
     return _sized(alt.layer(*layers), width, height=300)
 
 
 def _rate_axes(alt: Any, unit: str, marks: RateMarks) -> tuple[Any, Any]:
     """Both log axes. The height is the points' own: a fit that leaves it is cut off."""
-    sizes = [one["x"] for one in (*marks.points, *marks.lines, *marks.beside)]
-    heights = [one[key] for one in (*marks.points, *marks.beside) for key in ("y", "low", "high") if one.get(key, 0) > 0]
+    sizes = [one["x"] for one in (*marks.points, *marks.lines)]
+    heights = [one[key] for one in marks.points for key in ("y", "low", "high") if one.get(key, 0) > 0]
     left, right = min(sizes) / 1.3, max(sizes) * 1.3
     bottom, top = math.floor(math.log10(min(heights))), math.ceil(math.log10(max(heights)) + 1e-9)
     x = alt.X(

@@ -21,6 +21,7 @@ from perdure.base import files
 from perdure.base.text import printable
 from perdure.model.advice import Advice, InputPoint, RateBin, RateFit, VerdictKind
 from perdure.report import charts, figures, page, theme, totals
+from perdure.stats.published import PUBLISHED
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SIGNS = {
@@ -43,11 +44,10 @@ def write(advice: Advice, path: str | os.PathLike[str], *, title: str | None = N
 def render(advice: Advice, *, title: str | None = None) -> str:
     """Return the page as one HTML document. Raises `errors.MissingExtra`."""
     shown = page.shown(advice)
-    published = _published()
     style = (_TEMPLATES / "report.css").read_text("utf-8") + theme.css()
     script = (_TEMPLATES / "report.js").read_text("utf-8")
     units: tuple[totals.Unit, ...] = ("gpu", "node")
-    rate_charts = [charts.rates_by_size(advice.rates, unit, published if unit == "gpu" else ()) for unit in units]
+    rate_charts = [charts.rates_by_size(advice.rates, unit, PUBLISHED) for unit in units]
     other_charts = [*(charts.lost_by_cause(advice, unit) for unit in units), charts.exposure_by_outcome(advice), charts.break_even(shown)]
     environment = _environment(advice)
     markup = environment.filters["markup"]
@@ -65,7 +65,7 @@ def render(advice: Advice, *, title: str | None = None) -> str:
             rate_tables=page.rate_tables(advice),
             rate_charts=[one for one in rate_charts if one is not None],
             other_charts=[one for one in other_charts if one is not None],
-            published=published,
+            published=PUBLISHED,
             style=markup(style),
             style_hash=_hash(style),
             script=markup(script),
@@ -121,10 +121,6 @@ def _filters(advice: Advice) -> dict[str, Callable[..., object]]:
         "unit_name": figures.unit_name,
         "word": figures.word,
     }
-
-
-def _published() -> tuple[charts.Published, ...]:
-    return ()
 
 
 def _bin_range(one: RateBin) -> str:

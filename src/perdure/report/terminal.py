@@ -153,7 +153,8 @@ def _summary(advice: Advice, shown: int) -> Iterable[str]:
     """The sentences under the table: what its columns mean, the share of the whole, what is missing from it."""
     yield ""
     yield (
-        "lost: hours that interruptions destroyed, at most. retry, resume: hours beyond the bare work that each way is expected to cost. "
+        "Worst first, by what retrying is expected to cost. lost: hours that interruptions destroyed, at most. "
+        "retry, resume: hours beyond the bare work that each way is expected to cost. "
         "saved: their difference; its total counts the workloads to resume."
     )
     if any(row.mttf.extrapolated for row in advice.workloads[:shown]):
@@ -302,7 +303,12 @@ def _exposure_summary(exposure: Exposure) -> Iterable[str]:
 
 
 def _defaults(advice: Advice) -> list[str]:
-    return [f"{printable(key)} = {printable(value)}" for key, value in advice.assumptions.items() if "default" in value.lower()]
+    """What was assumed since nobody said otherwise: a line for the figures, one for what is not known at all."""
+    mark = " (default)"
+    assumed = {key: value.replace(mark, "") for key, value in advice.assumptions.items() if mark in value}
+    known = [f"{printable(key)} {printable(value)}" for key, value in assumed.items() if not value.startswith("not known")]
+    unknown = [printable(key) for key, value in assumed.items() if value.startswith("not known")]
+    return [line for line in (", ".join(known), f"not known: {', '.join(unknown)}" if unknown else "") if line]
 
 
 def _print_list(title: str, lines: Sequence[str], console: Console) -> None:

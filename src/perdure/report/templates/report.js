@@ -65,6 +65,8 @@
     const numeric = header.dataset.sort === "number";
     const button = document.createElement("button");
     button.type = "button";
+    // Chromium does not repeat a printed header that holds a control: the style sheet prints this label in its place.
+    header.dataset.label = header.textContent;
     button.append(...header.childNodes);
     header.append(button);
     button.addEventListener("click", () => {
