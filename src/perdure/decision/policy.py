@@ -105,7 +105,7 @@ class Rule(msgspec.Struct, frozen=True):
     """One ``[[workload]]``: which workloads it is for, and what it sets for them."""
 
     patterns: dict[str, str]
-    """Shell patterns by key field, all of which must match; case counts."""
+    """Shell patterns by key field, all of which must match; case counts. Names are matched as advice shows them, counters as #."""
     sizes: dict[str, float]
     """Bounds of the size, inclusive; GPU bounds match workloads with GPUs only, node bounds those without."""
     values: dict[str, float | bool]
@@ -162,7 +162,7 @@ class Policy(msgspec.Struct, frozen=True):
             for field in FIELDS
         )
 
-    def override(self, values: Mapping[str, float | bool | None], origin: Callable[[str], str]) -> Policy:
+    def override(self, values: Mapping[str, str | float | bool | None], origin: Callable[[str], str]) -> Policy:
         """Return a policy in which `values` (None: not given) hold for all workloads, above every rule; `origin` names each's source.
 
         Raises `errors.SettingError` for an unknown field or a value out of its range.
@@ -235,11 +235,12 @@ def _read_rule(table: Mapping[str, Any], where: str) -> Rule:
             sizes[name] = float(value)
         else:
             rest[raw] = value
+    values = _read_values(rest, where)
     if not patterns and not sizes:
         raise errors.SettingError(
             f"{where}: matches nothing in particular", hint=f"give one of {', '.join((*_PATTERNS, *_SIZES))}, or move it to [costs]"
         )
-    return Rule(patterns, sizes, _read_values(rest, where), where)
+    return Rule(patterns, sizes, values, where)
 
 
 def _read_values(table: Mapping[str, Any], where: str) -> dict[str, float | bool]:
@@ -273,17 +274,19 @@ def _read_value(name: str, value: Any, where: str) -> float | bool:
         number = float(value)
     most = 1.0 if field.kind == "share" else 1e300
     if not 0.0 <= number <= most:
-        raise errors.SettingError(f"{where}: {name}: {number:g} is out of range", hint=f"it must be 0 {'to 1' if most == 1 else 'or more'}")
+        label = where if where.startswith("--") else f"{where}: {name}"
+        raise errors.SettingError(f"{label}: {number:g} is out of range", hint=f"it must be 0 {'to 1' if most == 1 else 'or more'}")
     return number
 
 
 def _read_text(field: Field, value: str, where: str) -> float:
+    name = where if where.startswith("--") else f"{where}: {field.text_name}"
     if field.kind == "minutes":
-        return units.parse_duration(value, name=f"{where}: {field.text_name}") / 60.0
+        return units.parse_duration(value, name=name) / 60.0
     if field.kind == "gib":
-        return units.parse_size(value, name=f"{where}: {field.text_name}") / 1024.0**3
+        return units.parse_size(value, name=name) / 1024.0**3
     if not re.fullmatch(r"\d+(\.\d+)?", value.strip()):
-        raise errors.SettingError(f"{where}: {field.name} must be a number", hint=f"its unit is {field.unit}")
+        raise errors.SettingError(f"{name}: cannot read {value!r} as a number", hint=f"its unit is {field.unit}")
     return float(value)
 
 
