@@ -39,7 +39,7 @@ def parse_array_id(text: str) -> ArrayId | None:
     if match is None:
         return None
     job, body, throttle, closed = match.groups()
-    tasks: int | None = 0
+    tasks = 0
     for part in body.split(","):
         span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part, re.ASCII)
         if span is None:
@@ -106,7 +106,13 @@ def look_over(connection: duckdb.DuckDBPyConnection, *, tz: str, known_states: S
     zone = times.load_zone(tz)
     wall_start, wall_end = times.to_wall("start", zone), times.to_wall('"end"', zone)
     gap = "abs(abs(date_diff('second', start, \"end\") - elapsed_s - coalesce(suspended_s, 0)) - 3600)"
-    doubtful = f"({times.doubtful(wall_start, zone)} OR {times.doubtful(wall_end, zone)})" if zone.changes else "false"
+    changing = [times.doubtful(column, zone) for column in ("start", '"end"')]
+    doubtful = f"({' OR '.join(changing)})" if zone.changes else "false"
+    seen = (
+        f'(SELECT * REPLACE ({wall_start} AS start, {wall_end} AS "end") FROM attempts)'
+        if zone.changes or zone.first_offset_s
+        else "attempts"
+    )
     counts = _row(
         connection,
         f"""
@@ -117,26 +123,11 @@ def look_over(connection: duckdb.DuckDBPyConnection, *, tz: str, known_states: S
             count(*) FILTER (start = date_trunc('day', start) AND start IS DISTINCT FROM submit),
             count(start),
             count(*) FILTER (contains(job_id, '_[') AND array_tasks IS NULL)
-        FROM (SELECT job_id, array_tasks, state, state_flags, elapsed_s, suspended_s, limit_s, submit, {wall_start} AS start, {wall_end} AS "end" FROM attempts)
-        """
-        if zone.changes or zone.first_offset_s
-        else f"""
-        SELECT count(*), count(*) FILTER ({gap} <= {DST_SLACK_S} AND "end" > start),
-            count(*) FILTER (state = 'RUNNING' AND elapsed_s > limit_s + {RUNAWAY_S}),
-            count(*) FILTER (contains(state_flags, '{convert.CLAMPED}')),
-            count(*) FILTER (start = date_trunc('day', start) AND start IS DISTINCT FROM submit),
-            count(start),
-            count(*) FILTER (contains(job_id, '_[') AND array_tasks IS NULL)
-        FROM attempts
+        FROM {seen}
         """,
     )
     total, dst, runaway, clamped, midnight, starts, arrays = (int(value) for value in counts)
-    outcomes = dict(
-        connection.execute("SELECT outcome, count(*) FROM attempts WHERE outcome IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1").fetchall()
-    )
-    states = dict(
-        connection.execute("SELECT state, count(*) FROM attempts WHERE state IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1").fetchall()
-    )
+    outcomes, states = _census(connection, "outcome"), _census(connection, "state")
     return Found(
         attempts=total,
         outcomes=outcomes,
@@ -148,6 +139,11 @@ def look_over(connection: duckdb.DuckDBPyConnection, *, tz: str, known_states: S
         truncated_windows=midnight if midnight > MIDNIGHT_SHARE * starts else 0,
         truncated_arrays=arrays,
     )
+
+
+def _census(connection: duckdb.DuckDBPyConnection, column: str) -> dict[str, int]:
+    query = f"SELECT {column}, count(*) FROM attempts WHERE {column} IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1"
+    return {str(value): int(count) for value, count in connection.execute(query).fetchall()}
 
 
 def _missing_history(connection: duckdb.DuckDBPyConnection) -> int:
@@ -166,27 +162,36 @@ def _missing_history(connection: duckdb.DuckDBPyConnection) -> int:
 
 def notes(summary: ImportSummary) -> Iterator[str]:
     """Yield what a person should know of an import, a sentence each, most important first."""
-    missing = {field for file in summary.files for field in file.missing_fields}
-    if "state" in missing:
-        yield f"Without State the outcome of attempts is not known, and no advice is possible; pull it with: {fields.pull_command('State', 'ElapsedRaw')}"
-    if "elapsedraw" in missing and any({"start", "end"} & set(file.missing_fields) for file in summary.files):
-        yield f"Without ElapsedRaw the run time of attempts is not known, and no advice is possible; pull it with: {fields.pull_command('State', 'ElapsedRaw')}"
-    if summary.attempts == 0 and "step" in " ".join(summary.skipped):
-        yield "There are only steps and no jobs in these files; pull them with -X."
-    if summary.missing_history:
-        yield f"{summary.missing_history} earlier attempts are not in these files although Restarts counts them; pull with -D, or they were purged."
-    if summary.truncated_windows:
-        yield f"{summary.truncated_windows} attempts start at midnight sharp: a truncated window; pull without -T."
-    if summary.dst_suspects:
-        yield f"{summary.dst_suspects} attempts have times around a change of the clocks that may be off by an hour; pull with TZ=UTC."
-    if summary.runaway:
-        yield f"{summary.runaway} attempts run far beyond their limit (runaway jobs: see sacctmgr show runawayjobs); they count as censored."
-    if summary.clamped:
-        yield f"{summary.clamped} attempts start after their end; the start was set to the end."
-    if summary.truncated_arrays:
-        yield f"{summary.truncated_arrays} pending arrays have a list of tasks that was cut; pull with SLURM_BITSTR_LEN=0."
+    yield from lacks(summary)
+    for count, noun, rest in (
+        (
+            summary.missing_history,
+            "earlier attempt",
+            "missing from these files although Restarts counts it: pull with -D, or it was purged",
+        ),
+        (summary.truncated_windows, "attempt", "starting at midnight sharp, a truncated window: pull without -T"),
+        (summary.dst_suspects, "attempt", "with times around a change of the clocks that may be off by an hour: pull with TZ=UTC"),
+        (summary.runaway, "attempt", "running far beyond its limit, counted as censored: see sacctmgr show runawayjobs"),
+        (summary.clamped, "attempt", "starting after its end: the start was set to the end"),
+        (summary.truncated_arrays, "pending array", "with a list of tasks that was cut off: pull with SLURM_BITSTR_LEN=0"),
+    ):
+        if count:
+            yield f"{count} {noun}{'s' if count > 1 else ''} {rest}."
     for file in summary.files:
         yield from (f"{file.name}: {note}" for note in file.notes)
+
+
+def lacks(summary: ImportSummary) -> Iterator[str]:
+    """Yield what is missing so that no analysis is possible, a sentence each; nothing when the import is good for advice."""
+    pull = fields.pull_command("State", "Start", "End", "ElapsedRaw")
+    missing = [set(file.missing_fields) for file in summary.files]
+    if any("state" in names for names in missing):
+        yield f"State is missing: how attempts ended is not known; pull it with: {pull}"
+    if any("elapsedraw" in names and names & {"start", "end"} for names in missing):
+        yield f"ElapsedRaw is missing, and Start or End too: how long attempts ran is not known; pull it with: {pull}"
+    if summary.attempts == 0:
+        steps = summary.skipped.get("step", 0)
+        yield f"There are no attempts in these files{f', only {steps} steps: pull with -X' if steps else ''}."
 
 
 def _row(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[int, ...]:

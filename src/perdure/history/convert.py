@@ -14,7 +14,6 @@ from perdure.history import classify, gpus, quantities, times
 from perdure.model import attempt
 from perdure.model.attempt import Outcome
 
-
 CLAMPED = "START_AFTER_END"
 """State flag of an attempt whose start was recorded after its end."""
 
@@ -40,7 +39,8 @@ def is_attempt(fields: Mapping[str, str], *, slurm_ids: bool = True) -> str:
     if not slurm_ids:
         return " AND ".join([*(f"{text} <> ''" for text in ids), *([f"{fields['state']} <> ''"] if "state" in fields else [])])
     # Ids start with a digit. A comparison looks at the first bytes only, a regular expression would cost as much as all the rest.
-    tests = [f"{text} >= '0' AND {text} < ':' AND NOT contains({text}, '.')" for text in ids]
+    # A step's id has a point in it; so has a list of array tasks that was cut off, within its brackets.
+    tests = [f"{text} >= '0' AND {text} < ':' AND (NOT contains({text}, '.') OR contains({text}, '['))" for text in ids]
     if "state" in fields:
         state = fields["state"]
         tests.append(f"{state} >= 'A' AND {state} < '[' AND {state} <> '{classify.DROPPED}'")
@@ -95,7 +95,7 @@ def _typed(fields: Mapping[str, str], options: Options) -> dict[str, str]:
 
     state = fields.get("state")
     exit_text = fields.get("exitcode")
-    values = {
+    return {
         "cluster_text": text("cluster"), "db_index": whole("dbindex"), "job_text": text("jobid", "jobidraw"),
         "raw_text": text("jobidraw", "jobid"), "uid_text": text("uid"), '"user"': text("user"), "account": text("account"),
         '"partition"': text("partition"), "qos": text("qos"), "name": text("jobname"), "work_dir": text("workdir"),
@@ -113,7 +113,6 @@ def _typed(fields: Mapping[str, str], options: Options) -> dict[str, str]:
         "signal": f"try_cast(split_part({exit_text}, ':', 2) AS INTEGER)" if exit_text else "NULL::INTEGER",
         "failed_node": text("failednode"), "restarts": whole("restarts"), "planned": _planned(fields),
     }  # fmt: skip
-    return values
 
 
 def _elapsed(fields: Mapping[str, str]) -> str:

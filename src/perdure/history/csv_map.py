@@ -15,6 +15,7 @@ somebody else can do no harm. The maps in ``perdure/history/maps`` are worked ex
     start = { column = "begin", time = "%m/%d/%Y %H:%M" }     # as strptime; "iso" is the default
     limit_s = { column = "wall", unit = "h" }                 # s (default), ms, min, h, d
     gpus = { product = ["num_gpu", "gpu_milli"], factor = 0.001 }
+    ids_repeat = true                     # above [columns]: rows that share an id are different jobs, such as an array's tasks
     [states]                              # the source's words → Slurm's; others stay as they are, in capitals
     Succeeded = "COMPLETED"
 """
@@ -75,6 +76,8 @@ class ColumnMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delimiter: str = ","
     no_value: tuple[str, ...] = ("",)
     states: dict[str, str] = {}
+    ids_repeat: bool = False
+    """Rows that share an id are different jobs, such as the tasks of an array: each gets a raw id of its own, ``id#1``, ``id#2`` …"""
 
 
 def shipped() -> tuple[str, ...]:
@@ -134,6 +137,10 @@ def read(connection: duckdb.DuckDBPyConnection, source: Source, options: convert
     fields = {_FIELD_OF[column]: _expression(column, entry, mapping, names) for column, entry in mapping.columns.items()}
     options = msgspec.structs.replace(options, slurm_ids=False)
     scan = _scan(source, mapping, names)
+    if mapping.ids_repeat:
+        everything = ", ".join(f"c{index}" for index in range(len(names)))
+        scan = f"(SELECT *, row_number() OVER (PARTITION BY {fields['jobid']} ORDER BY {everything}) AS nth FROM {scan})"
+        fields["jobidraw"] = f"concat({fields['jobid']}, '#', nth)"
     test = f"coalesce({convert.is_attempt(fields, slurm_ids=False)}, false)"
     query = convert.attempts(fields, scan, options, source=quoted(source.name), where=test)
     tally = Tally(header=1)
@@ -161,8 +168,8 @@ def _scan(source: Source, mapping: ColumnMap, names: list[str]) -> str:
     columns = ", ".join(f"'c{index}': 'VARCHAR'" for index in range(len(names)))
     return (
         f"read_csv({table.path_literal(source.path)}, delim = {quoted(mapping.delimiter)}, quote = '\"', escape = '\"', header = true,"
-        f" auto_detect = false, strict_mode = false, nullstr = '\\x00', columns = {{{columns}}}, store_rejects = true, rejects_table = 'perdure_rejects',"
-        " rejects_scan = 'perdure_reject_scans', rejects_limit = 0)"
+        f" auto_detect = false, strict_mode = false, nullstr = '\\x00', columns = {{{columns}}}, store_rejects = true,"
+        " rejects_table = 'perdure_rejects', rejects_scan = 'perdure_reject_scans', rejects_limit = 0)"
     )
 
 
@@ -209,17 +216,19 @@ def _shaped(column: str, text: str, entry: Entry, mapping: ColumnMap) -> str:
         return _time(text, entry)
     if column in _DURATIONS:
         # TimelimitRaw counts minutes, all other durations seconds.
-        return f"CAST({number} * {_UNIT_S[entry.unit] / (60 if column == 'limit_s' else 1)!r} AS VARCHAR)"
-    if column in _WHOLE:
-        return f"CAST(CAST(round({number}) AS BIGINT) AS VARCHAR)"
-    if column == "gpus":
-        return f"CAST({number} AS VARCHAR)"
-    if column == "exit_code":
-        return f"({text} || ':0')"
-    if column == "state":
+        shaped = f"{number} * {_UNIT_S[entry.unit] / (60 if column == 'limit_s' else 1)!r}"
+    elif column in _WHOLE:
+        shaped = f"CAST(round({number}) AS BIGINT)"
+    elif column == "gpus":
+        shaped = number
+    elif column == "exit_code":
+        shaped = f"({text} || ':0')"
+    elif column == "state":
         arms = " ".join(f"WHEN {quoted(word.lower())} THEN {quoted(state)}" for word, state in mapping.states.items())
-        return f"CASE lower({text}) {arms} ELSE upper({text}) END" if arms else f"upper({text})"
-    return f"CAST({text} AS VARCHAR)"
+        shaped = f"CASE lower({text}) {arms} ELSE upper({text}) END" if arms else f"upper({text})"
+    else:
+        shaped = text
+    return f"CAST({shaped} AS VARCHAR)"
 
 
 def _time(text: str, entry: Entry) -> str:

@@ -33,7 +33,7 @@ FREE_TEXT: frozenset[str] = frozenset(
 )  # fmt: skip
 """Fields whose content a user or an admin chose: the only ones in which a delimiter or a line break is believed."""
 
-KNOWN: frozenset[str] = frozenset(
+KNOWN: frozenset[str] = frozenset(  # as words of a text, so that the list can be compared with `sacct --helpformat` at a glance
     """
     account admincomment allocation alloccpus allocgres allocnodes alloctres associd avecpu avecpufreq avediskread avediskwrite avepages
     averss avevmsize blockid cluster comment constraints consumedenergy consumedenergyraw container cputime cputimeraw dbindex
@@ -46,7 +46,7 @@ KNOWN: frozenset[str] = frozenset(
     timelimit timelimitraw totalcpu tresusageinave tresusageinmax tresusageinmaxnode tresusageinmaxtask tresusageinmin
     tresusageinminnode tresusageinmintask tresusageintot tresusageoutave tresusageoutmax tresusageoutmaxnode tresusageoutmaxtask
     tresusageoutmin tresusageoutminnode tresusageoutmintask tresusageouttot uid user usercpu wckey wckeyid workdir
-    """.split()
+    """.split()  # noqa: SIM905
 )
 """Every field of sacct from 20.11 to 26.05, and ReqGRES and AllocGRES of before."""
 
@@ -55,19 +55,6 @@ def canonical(name: str) -> str:
     """Return the canonical form of a field's name: lower case, former names replaced by today's."""
     lower = name.strip().lower()
     return ALIASES.get(lower, lower)
-
-
-ANALYSED: tuple[tuple[str, ...], ...] = (("state",), ("elapsedraw", "elapsed", "start"))
-"""Groups of which at least one field must be there for an analysis to say anything: how an attempt ended and how long it ran."""
-
-PULL_FIELDS = (
-    "Cluster,DBIndex,JobID,JobIDRaw,UID,User,Account,Partition,QOS,Submit,Eligible,Start,End,ElapsedRaw,Suspended,TimelimitRaw,"
-    "State,ExitCode,NNodes,AllocNodes,AllocCPUS,ReqTRES,AllocTRES,NodeList,WorkDir,SubmitLine,JobName"
-)
-"""Fields that every Slurm from 21.08 on has; user-controlled ones last."""
-
-PULL_COMMAND = f"sacct -a -D -X -P --noconvert -S 2026-01-05 -E 2026-01-06 --format={PULL_FIELDS}"
-"""What hints tell a person to run."""
 
 
 def pull_command(*names: str) -> str:

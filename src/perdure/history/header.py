@@ -25,7 +25,10 @@ def find(head: bytes, name: str) -> tuple[Layout, int]:
             continue
         following = lines[index + 1] if index + 1 < len(lines) else b""
         return _layout(line, following, name), index + 1
-    raise errors.InputEmpty(f"{name}: nothing but blank lines and comments", hint=f"pull the history with: {fields.PULL_COMMAND}")
+    raise errors.InputEmpty(
+        f"{name}: nothing but blank lines and comments",
+        hint=f"pull the history with: {fields.pull_command('State', 'Start', 'End', 'ElapsedRaw')}",
+    )
 
 
 def given(names: Sequence[str], head: bytes, name: str) -> Layout:
@@ -51,7 +54,8 @@ def _layout(line: bytes, following: bytes, name: str) -> Layout:
     delimiter = match.group(1) if match else b""
     if not delimiter and _is_field(line.strip()):
         raise errors.InputFormat(
-            f"{name}: only one field, {line.decode(errors='replace').strip()}", hint=f"pull the history with: {fields.PULL_COMMAND}"
+            f"{name}: only one field, {line.decode(errors='replace').strip()}",
+            hint=f"pull the history with: {fields.pull_command('State', 'Start', 'End', 'ElapsedRaw')}",
         )
     if delimiter and delimiter != b"\t" and not delimiter.strip():
         _refuse_table(line, following, name)
@@ -64,7 +68,8 @@ def _layout(line: bytes, following: bytes, name: str) -> Layout:
     if known < 2 or known * 2 < len(names):
         raise errors.InputFormat(
             f"{name}: its first line is no header of sacct fields",
-            hint="name the fields of a file without header with --fields JobID,State,…; for other CSV give --map; or pull it again with sacct -P and without -n",
+            hint="for a file without header name the fields with --fields JobID,State,…; for other CSV give --map; or pull it again"
+            " with sacct -P and without -n",
         )
     canonical = tuple(fields.canonical(piece.decode("utf-8", "replace")) for piece in names)
     layout = Layout(canonical, delimiter, trailing, line, quoted=delimiter == b",")
@@ -81,7 +86,7 @@ def _refuse_table(line: bytes, following: bytes, name: str) -> None:
     if sum(map(_is_field, words)) * 2 > len(words) or re.fullmatch(rb"[- ]+", following):
         raise errors.InputFormat(
             f"{name}: this is sacct's table for people, which cuts values off (OUT_OF_ME+)",
-            hint=f"pull it again with -P: {fields.PULL_COMMAND}",
+            hint=f"pull it again with -P: {fields.pull_command('State', 'Start', 'End', 'ElapsedRaw')}",
         )
 
 
@@ -89,9 +94,11 @@ def _check(layout: Layout, name: str) -> None:
     """Refuse a layout that cannot identify a record."""
     if not {"jobid", "jobidraw"} & set(layout.names):
         raise errors.InputFormat(
-            f"{name}: a required field is missing: JobIDRaw (or JobID)", hint=f"pull the history with it: {fields.PULL_COMMAND}"
+            f"{name}: a required field is missing: JobIDRaw (or JobID)",
+            hint=f"pull the history with it: {fields.pull_command('State', 'Start', 'End', 'ElapsedRaw')}",
         )
     if not {"state", "elapsedraw", "elapsed", "start", "end", "submit", "nnodes"} & set(layout.names):
         raise errors.InputFormat(
-            f"{name}: required fields are missing: State and ElapsedRaw", hint=f"pull the history with them: {fields.PULL_COMMAND}"
+            f"{name}: required fields are missing: State and ElapsedRaw",
+            hint=f"pull the history with them: {fields.pull_command('State', 'Start', 'End', 'ElapsedRaw')}",
         )

@@ -161,18 +161,16 @@ class Assembler:
         pieces = layout.split(text)
         if self._is_whole(pieces):
             return self._record(number, pieces), False
-        if layout.heading is not None and text == layout.heading:
+        if text == layout.heading:
             tally.header += 1
-            return None, False
-        if text.startswith(b"#"):
+        elif text.startswith(b"#"):
             tally.comment += 1
-            return None, False
-        if len(pieces) > layout.width:
+        elif len(pieces) > layout.width:
             return self._too_long(number, text, pieces), False
-        made = self._too_short(number, text, pieces, queue, source)
-        if made is not None:
-            return made, False
-        return self._continued(number, text, pieces, previous)
+        else:
+            made = self._too_short(number, text, pieces, queue, source)
+            return (made, False) if made is not None else self._continued(number, text, pieces, previous)
+        return None, False
 
     def _too_long(self, number: int, text: bytes, pieces: list[bytes]) -> Record | None:
         mended, ambiguous = self._rejoin(pieces)
@@ -201,10 +199,11 @@ class Assembler:
                 tally.repaired["line break in a field"] += 1
                 return self._record(number, mended)
         queue.extendleft(reversed(followers))
-        if self._starts_record(pieces):
-            if len(pieces) > self._needed + 1 or (len(pieces) == self._needed + 1 and self._is_valid(pieces)):
-                tally.repaired["last fields missing"] += 1
-                return self._record(number, [*pieces, *[b""] * (layout.width - len(pieces))])
+        reached = len(pieces) - self._needed - 1
+        # Fields that no analysis can do without must be there; the last one that is may have been cut in the middle.
+        if self._starts_record(pieces) and (reached > 0 or (reached == 0 and self._is_valid(pieces))):
+            tally.repaired["last fields missing"] += 1
+            return self._record(number, [*pieces, *[b""] * (layout.width - len(pieces))])
         return None
 
     def _continued(self, number: int, text: bytes, pieces: list[bytes], previous: Record | None) -> tuple[Record | None, bool]:

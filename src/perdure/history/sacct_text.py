@@ -57,6 +57,8 @@ class _Reading:
         self.columns = {name: f"c{layout.names.index(name)}" for name in dict.fromkeys(layout.names) if name in fields.USED}
         self.label = _literal(source.name)
         self.has_bad_bytes = False
+        # A comment is known by its first cell, which is read for that where no field of ours is in it.
+        self.first = "c0" if "c0" in self.columns.values() else "''"
 
     def run(self) -> FileSummary:
         counter = _LineCounter(self.source.path)
@@ -108,7 +110,8 @@ class _Reading:
     def _mend_rejects(self) -> None:
         """Put the lines that DuckDB refused together, run by run."""
         rows = self.connection.execute(
-            f"SELECT line, min(line_byte_position) - 1, bool_or(error_type = 'INVALID ENCODING') FROM {_REJECTS} GROUP BY line ORDER BY 2, 1"
+            f"SELECT line, min(line_byte_position) - 1, bool_or(error_type = 'INVALID ENCODING') FROM {_REJECTS}"
+            " GROUP BY line ORDER BY 2, 1"
         ).fetchall()
         positions = [(int(line), int(offset)) for line, offset, _ in rows]
         self.has_bad_bytes = any(bad for _, _, bad in rows)
@@ -148,18 +151,19 @@ class _Reading:
         query = convert.attempts(columns, "perdure_batch", self.options, source=self.label, line="line", where=test)
         self.tally.attempts += _count(connection.execute(f"INSERT INTO attempts {query}"))
         connection.unregister("perdure_batch")
-        self._count_kinds(fresh, batch)
+        self._count_kinds(fresh)
 
     def _kind(self) -> str:
         test = f"coalesce({convert.is_attempt(self.columns)}, false)"
-        return f"CASE WHEN {test} THEN 'attempt' WHEN starts_with(c0, '#') THEN 'comment' ELSE {convert.reason(self.columns, self._heads())} END"
+        reason = convert.reason(self.columns, self._heads())
+        return f"CASE WHEN {test} THEN 'attempt' WHEN starts_with({self.first}, '#') THEN 'comment' ELSE {reason} END"
 
     def _heads(self) -> dict[str, str]:
         pieces = self.layout.split(self.layout.heading) if self.layout.heading is not None else []
         texts = [piece.decode("utf-8", "replace") for piece in pieces] or [*self.layout.names]
         return {name: texts[self.layout.names.index(name)] for name in self.columns}
 
-    def _count_kinds(self, kinds: dict[str, int], batch: list[Record]) -> None:
+    def _count_kinds(self, kinds: dict[str, int]) -> None:
         for kind, count in kinds.items():
             if kind == "header":
                 self.tally.header += count
@@ -174,9 +178,10 @@ class _Reading:
         """Make records visible to SQL as a table of the used columns and ``line``."""
         import numpy as np
 
-        data = {column: np.empty(len(batch), dtype=object) for column in self.columns.values()}
-        for column in data:
+        data = {}
+        for column in self.columns.values():
             index = int(column[1:])
+            data[column] = np.empty(len(batch), dtype=object)
             data[column][:] = [decode(record.cells[index]) for record in batch]
         self.connection.register(name, {**data, "line": np.array([record.line for record in batch], dtype=np.int64)})
         return name
@@ -202,7 +207,7 @@ class _Reading:
         scan = self._scan("ignore_errors = true")
         kinds = _count_dict(self.connection, scan, self._kind(), touched=self.columns.values() if self.has_bad_bytes else ())
         kinds.pop("attempt", None)
-        self._count_kinds(kinds, [])
+        self._count_kinds(kinds)
         if kinds.get("unreadable"):
             self._quote_unreadable(scan)
         if sum(kinds.values()) != remaining:
@@ -234,27 +239,18 @@ class _Reading:
 
 
 _WANTED = (
-    "jobidraw",
-    "state",
-    "submit",
-    "start",
-    "end",
-    "elapsedraw",
-    "timelimitraw",
-    "allocnodes",
-    "alloctres",
-    "exitcode",
-    "user",
-    "account",
+    "jobidraw", "state", "submit", "start", "end", "elapsedraw", "timelimitraw", "allocnodes", "alloctres", "exitcode", "user", "account",
     "jobname",
-)
+)  # fmt: skip
+"""Fields whose absence a summary mentions, each of which some analysis uses."""
 _INSTEAD = {
+    "jobidraw": ("jobid",),
     "elapsedraw": ("elapsed",),
     "timelimitraw": ("timelimit",),
     "allocnodes": ("nnodes", "alloctres"),
     "alloctres": ("allocgres",),
-    "jobidraw": ("jobid",),
 }
+"""What does instead."""
 
 
 class _LineCounter(threading.Thread):

@@ -135,8 +135,3 @@ class ImportSummary(msgspec.Struct, frozen=True):
     bad_utf8: int
     notes: tuple[str, ...]
     """What a person should know, a sentence each."""
-
-    @property
-    def outcome_known(self) -> bool:
-        """Whether the sources say how attempts ended and how long they ran."""
-        return not any("outcome" in note or "run time" in note for note in self.notes if note.startswith("Without "))
