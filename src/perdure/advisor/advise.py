@@ -48,8 +48,8 @@ def advise(
     `path_or_table` is an attempts file, any accounting file that `perdure history import` takes, or a table with the columns of
     an attempts file (DuckDB relation, pandas, polars, pyarrow). `policy` holds what accounting cannot tell. `level` is the
     two-sided level of all intervals, 0 to 1; `seed` drives the bootstrap and the dispersion test, and one seed gives one answer,
-    whatever the order of the rows. `what_if` replays the history under three policies. `cluster` keeps that cluster's attempts only; `tz` is the
-    zone of times without an offset. `classification` decides which endings are interruptions. `progress` is told the
+    whatever the order of the rows. `what_if` replays the history under three policies. `cluster` keeps that cluster's attempts
+    only; `tz` is the zone of times without an offset. `classification` decides which endings are interruptions. `progress` is told the
     file's name and the bytes read so far.
 
     Raises `errors.InputError` and its kin for a history that cannot be used, `errors.UsageError` for a level outside 0 to 1.
@@ -246,7 +246,9 @@ def _notes(estimated: tuple[advice.CauseRates, ...], classification: str) -> tup
         if one.classification == classification and one.dispersion.over_dispersed:
             variation = one.dispersion.coefficient_of_variation
             measured = "" if variation is None else f" (coefficient of variation {variation:.2f})"
-            notes.append(f"{one.cause.value} of {one.unit} jobs comes in bursts{measured}: its intervals are from a bootstrap over days.")
+            notes.append(
+                f"{one.cause.value.capitalize()} of jobs counted in {one.unit}s comes in bursts{measured}: its intervals are from a bootstrap over days."
+            )
     if not any(one.events for one in estimated if one.classification == classification):
         notes.append("No interruption was seen in this history: all that is known is how rare they are at least.")
     return tuple(notes)

@@ -91,13 +91,12 @@ class Walk:
         limit, saves = self.terms.limit[rows], np.isfinite(self.terms.interval[rows])
         over = needed > limit * (1 + 1e-9)
         # An attempt that ends at its limit: with checkpoints one more of them and a restore; else what the application keeps.
-        room = np.where(saves, limit - self.terms.restore[rows] - self.terms.checkpoint[rows], self.terms.durable[rows] * limit)
+        bound = np.where(np.isfinite(limit), limit, 0.0)
+        room = np.where(saves, limit - self.terms.restore[rows] - self.terms.checkpoint[rows], self.terms.durable[rows] * bound)
         stuck = over & ~(room > 0)
         going = over & ~stuck
         ends = np.ceil(np.where(going, needed - limit, 0.0) / np.where(going, room, 1.0))
-        each = np.where(
-            saves, self.terms.restore[rows] + self.terms.checkpoint[rows], (1 - self.terms.durable[rows]) * np.where(going, limit, 0.0)
-        )
+        each = np.where(saves, self.terms.restore[rows] + self.terms.checkpoint[rows], (1 - self.terms.durable[rows]) * bound)
         self.lost[rows] += np.where(stuck, 0.0, needed - rest + ends * each)
         self.progress[rows] = np.where(stuck, self.progress[rows], self.terms.work[rows])
         never = np.zeros(len(self.done), bool)

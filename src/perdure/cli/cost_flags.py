@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
@@ -70,7 +71,7 @@ def _read(name: str, value: str | bool) -> float | bool:
         return quantities.minutes(value, _flag(name), positive=False)
     if name == "checkpoint_size":
         return units.parse_size(value, name=_flag(name)) / 1024.0**3
-    return quantities.number(value, _flag(name), most=1.0 if name == "durable_fraction" else 1e300)
+    return quantities.number(value, _flag(name), most=1.0 if name == "durable_fraction" else math.inf)
 
 
 def _flag(name: str) -> str:
