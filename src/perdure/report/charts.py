@@ -260,7 +260,10 @@ def _element(svg: str, key: str, title: str, description: str) -> str:
     head = re.match(r'<svg [^>]*?width="([\d.]+)" height="([\d.]+)" viewBox="([^"]*)"[^>]*>', svg)
     if head is None:
         raise RuntimeError("vl-convert wrote an SVG without width, height and viewBox")
-    body = re.sub(r'(\bid="|url\(#)', rf"\g<1>{key}-", svg[head.end() :])
+    body = svg[head.end() :]
+    # Vega numbers its clip paths through the whole process: here each picture counts from 0.
+    ids = {name: f"{key}-{place}" for place, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]*)"', body)))}
+    body = re.sub(r'(\bid="|url\(#)([^")]*)', lambda found: found[1] + ids.get(found[2], found[2]), body)
     width, height, box = head.groups()
     return (
         f'<svg role="img" aria-labelledby="{key}-title {key}-desc"'

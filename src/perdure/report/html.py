@@ -43,13 +43,13 @@ def write(advice: Advice, path: str | os.PathLike[str], *, title: str | None = N
 
 def render(advice: Advice, *, title: str | None = None) -> str:
     """Return the page as one HTML document. Raises `errors.MissingExtra`."""
+    environment = _environment(advice)
     shown = page.shown(advice)
     style = (_TEMPLATES / "report.css").read_text("utf-8") + theme.css()
     script = (_TEMPLATES / "report.js").read_text("utf-8")
     units: tuple[totals.Unit, ...] = ("gpu", "node")
     rate_charts = [charts.rates_by_size(advice.rates, unit, PUBLISHED) for unit in units]
     other_charts = [*(charts.lost_by_cause(advice, unit) for unit in units), charts.exposure_by_outcome(advice), charts.break_even(shown)]
-    environment = _environment(advice)
     markup = environment.filters["markup"]
     return str(
         environment.get_template("page.html.j2").render(
