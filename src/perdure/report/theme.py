@@ -16,9 +16,9 @@ MUTED = "#5b6673"
 GRID = "#dfe4e9"
 SURFACE = "#fefefe"
 BLUE = "#0a6aa8"
-VERMILLION = "#c8500a"
+VERMILLION = "#b94808"
 PURPLE = "#8d4f86"
-AMBER = "#a87400"
+AMBER = "#8f6300"
 SLATE = "#68737f"
 
 RAMP = ("#c9dfee", "#a3c8e1", "#79aed3", "#4f93c2", "#2b77ab", "#155b8c", "#0b4069")
