@@ -133,7 +133,7 @@ def test_rates_replay_assumptions_notes_and_limits_follow():
         text.index(part)
         for part in (
             "Mean time between interruptions of a job, by GPUs",
-            "infrastructure: rate ∝ size^1.04 (90%: 0.93 to 1.15), observed at 1–1,400 GPUs; bunched (CV 1.62), intervals by bootstrap.",
+            "infrastructure: rate ∝ size^1.04 (90%: 0.93 to 1.15), observed at 1–1,400 GPUs; in bunches, intervals by bootstrap.",
             "This history, replayed",
             "- checkpoint_cost_minutes 2m, restore_cost_minutes 10m",
             "Failures are bunched",

@@ -20,7 +20,7 @@ _GAP = "  "
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column: the higher `rank`, the earlier it is dropped; 0 always stays. `left` for text, otherwise figures."""
+    """A column: the higher `rank`, the earlier it is dropped, with all others of its rank; 0 always stays. `left` is for text."""
 
     header: str
     rank: int = 0
@@ -65,9 +65,9 @@ def _fitting(columns: Sequence[Column], widths: list[int], room: int) -> list[in
 
     shortest = min(widths[0], _SHORTEST_NAME)
     while shortest + others() > room:
-        droppable = [index for index in kept[1:] if columns[index].rank > 0]
-        if not droppable:
+        rank = max(columns[index].rank for index in kept)
+        if rank == 0:
             break
-        kept.remove(max(droppable, key=lambda index: columns[index].rank))
+        kept = [index for index in kept if columns[index].rank < rank]
     widths[0] = min(widths[0], max(shortest, room - others()))
     return kept

@@ -98,6 +98,16 @@ def verdict_counts(advice: Advice) -> list[VerdictCount]:
 
 
 def rate_tables(advice: Advice) -> list[CauseRates]:
-    """Return the rates that get a table: those with events, infrastructure in any case. GPUs first, strict before inclusive."""
-    chosen = [one for one in advice.rates if one.bins and (one.events or one.cause is Cause.INFRASTRUCTURE)]
+    """Return the rates that get a table: those with events, infrastructure in any case; an inclusive one where it differs.
+
+    GPUs first, strict before inclusive.
+    """
+    strict = {(one.unit, one.cause): one.events for one in advice.rates if one.classification == "strict"}
+    chosen = [
+        one
+        for one in advice.rates
+        if one.bins
+        and (one.events or one.cause is Cause.INFRASTRUCTURE)
+        and (one.classification == "strict" or one.events != strict.get((one.unit, one.cause)))
+    ]
     return sorted(chosen, key=lambda one: (one.unit != "gpu", list(Cause).index(one.cause), one.classification != "strict"))

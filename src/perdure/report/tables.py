@@ -42,7 +42,7 @@ def _interval(end: str) -> Callable[[WorkloadAdvice], Value]:
 
 
 def _other(hours: Mapping[str, float]) -> float:
-    return sum(value for cause, value in hours.items() if cause not in _KNOWN)
+    return sum((value for cause, value in hours.items() if cause not in _KNOWN), 0.0)
 
 
 def _interrupted(cause: str) -> Callable[[WorkloadAdvice], Value]:

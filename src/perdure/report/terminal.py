@@ -227,8 +227,7 @@ def _fit_line(rate: CauseRates, fit: RateFit) -> str:
     seen = figures.size_range(fit.observed_low, fit.observed_high)
     line = f"{rate.cause.value}: rate ∝ size^{fit.exponent:.2f}{within}, observed at {seen} {figures.unit_name(rate.unit)}"
     if rate.dispersion.over_dispersed:
-        variation = rate.dispersion.coefficient_of_variation
-        line += "; bunched" + (f" (CV {variation:.2f})" if variation is not None else "") + f", intervals by {rate.interval_method}"
+        line += f"; in bunches, intervals by {rate.interval_method}"
     return line + "."
 
 
