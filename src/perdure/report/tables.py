@@ -8,7 +8,6 @@ there: Parquet holds the names as they were. Text that is not valid Unicode has 
 from __future__ import annotations
 
 import csv
-import io
 import math
 import os
 import re
@@ -137,6 +136,8 @@ COLUMNS: tuple[TableColumn, ...] = (
 
 # What a spreadsheet takes for a formula: at the start of a field, and after a character at which a spreadsheet of
 # another locale would split the line. Full-width forms count too (OWASP, "CSV Injection").
+_STARTS = frozenset("=+-@\t\r\n＝＋－＠")
+_SPLITS = re.compile(r"[;\t\r\n]")
 _FORMULA = re.compile(r"(\A|[;\t\r\n])(?=[=+\-@\t\r\n＝＋－＠])")
 
 
@@ -148,6 +149,8 @@ def rows(advice: Advice) -> Iterator[dict[str, Value]]:
 
 def neutral(text: str) -> str:
     """Return `text` with an apostrophe before whatever a spreadsheet would run as a formula: a leading = + - @, tab or line end."""
+    if text[:1] not in _STARTS and not _SPLITS.search(text):
+        return text
     return _FORMULA.sub(r"\1'", text)
 
 
@@ -156,12 +159,10 @@ def write_csv(advice: Advice, path: str | os.PathLike[str]) -> None:
 
     Text that a spreadsheet would run is neutralised by `neutral`; numbers stay numbers. Raises `errors.OutputError`.
     """
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(column.name for column in COLUMNS)
-    for row in rows(advice):
-        writer.writerow([_csv_field(value) for value in row.values()])
-    files.write_text(path, buffer.getvalue())
+    with files.replacing(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as handle:
+        writer = csv.writer(handle, lineterminator="\r\n")
+        writer.writerow(column.name for column in COLUMNS)
+        writer.writerows([_csv_field(value) for value in row.values()] for row in rows(advice))
 
 
 def write_parquet(advice: Advice, path: str | os.PathLike[str]) -> None:
@@ -193,7 +194,7 @@ def write_parquet(advice: Advice, path: str | os.PathLike[str]) -> None:
 
 def _plain(value: Value) -> Value:
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
