@@ -191,13 +191,11 @@ def _warnings(
     warnings = []
     if alternative is not None:
         warnings.append(f"With the {other} classification of endings the verdict would be {alternative.value}.")
-    if one.resumes_itself and question.costs.durable_fraction == 0:
-        warnings.append(
-            "It seems to resume by itself already; how much it keeps was not measured, so that the figures for retry are too dark."
-        )
-    elif one.resumes_itself:
+    if one.resumes_itself:
         kept = question.costs.durable_fraction
-        warnings.append(f"It seems to resume by itself already, keeping about {kept:.0%} of an interrupted run.")
+        warnings.append(
+            f"It seems to resume by itself already: about {kept:.0%} of an interrupted run is taken to survive without Perdure."
+        )
     if one.work_source == "limit":
         warnings.append("The length of its work is not known: its limit stands for it, since hardly any of its jobs ended well.")
     elif one.work_source == "longest":
@@ -246,9 +244,8 @@ def _notes(estimated: tuple[advice.CauseRates, ...], classification: str) -> tup
         if one.classification == classification and one.dispersion.over_dispersed:
             variation = one.dispersion.coefficient_of_variation
             measured = "" if variation is None else f" (coefficient of variation {variation:.2f})"
-            notes.append(
-                f"{one.cause.value.capitalize()} of jobs counted in {one.unit}s comes in bursts{measured}: its intervals are from a bootstrap over days."
-            )
+            struck = f"{one.cause.value.capitalize()} of jobs counted in {one.unit}s"
+            notes.append(f"{struck} comes in bursts{measured}: its intervals are from a bootstrap over days.")
     if not any(one.events for one in estimated if one.classification == classification):
         notes.append("No interruption was seen in this history: all that is known is how rare they are at least.")
     return tuple(notes)

@@ -7,10 +7,10 @@ keeps by itself can be measured.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from perdure.base import units
 from perdure.decision.policy import Assumption, Policy
@@ -35,10 +35,11 @@ def assume(workloads: Workloads, keys: Sequence[WorkloadKey], restarts: Restarts
     costs, deadlines = [], []
     said = _Said(policy)
     known: dict[tuple[int, float | None, float], Costs] = {}
-    rows = zip(keys, workloads.columns["partition"].tolist(), _downtimes(workloads, restarts), workloads.durable.tolist(), strict=True)
+    durables = np.where(np.isnan(workloads.durable), workloads.durable_by_convention(), workloads.durable)
+    rows = zip(keys, workloads.columns["partition"].tolist(), _downtimes(workloads, restarts), durables.tolist(), strict=True)
     for key, partition, downtime, durable in rows:
         number, base, stated, deadline = said.of(key, partition)
-        sign = (number, downtime, -1.0 if math.isnan(durable) else durable)
+        sign = (number, downtime, durable)
         if sign not in known:
             known[sign] = _measured(base, stated, downtime, durable)
         costs.append(known[sign])
@@ -68,7 +69,7 @@ def _measured(base: Costs, stated: frozenset[str], downtime: float | None, durab
     changes = {}
     if downtime is not None and "downtime_minutes" not in stated:
         changes["downtime_minutes"] = downtime
-    if not math.isnan(durable) and "durable_fraction" not in stated:
+    if durable > 0 and "durable_fraction" not in stated:
         changes["durable_fraction"] = durable
     return msgspec.structs.replace(base, **changes) if changes else base
 
@@ -96,9 +97,11 @@ def _list(workloads: Workloads, restarts: Restarts, policy: Policy) -> dict[str,
         listed["downtime_minutes"] = (
             f"{median} (history: median of {restarts.count} restarts; of the workload or its size where enough were seen)"
         )
-    measured = sum(not math.isnan(value) for value in workloads.durable.tolist())
-    if measured and "durable_fraction" not in stated:
-        listed["durable_fraction"] += f"; measured in the history for {measured} workloads"
+    if workloads.resumes.any() and "durable_fraction" not in stated:
+        measured = int(np.count_nonzero(~np.isnan(workloads.durable)))
+        by_convention = int(np.count_nonzero(workloads.resumes & np.isnan(workloads.durable)))
+        listed["durable_fraction"] += f"; of those that resume by themselves: measured for {measured} workloads (history)"
+        listed["durable_fraction"] += f", for {by_convention} as with a checkpoint of their own every hour (convention)"
     for rule in policy.rules:
         listed |= {f"{rule.origin}: {name}": f"{value} ({rule.origin})" for name, value in rule.values.items()}
     return listed
@@ -107,4 +110,4 @@ def _list(workloads: Workloads, restarts: Restarts, policy: Policy) -> dict[str,
 def _show(one: Assumption) -> str:
     if one.value is None:
         return "not known"
-    return units.format_duration(float(one.value) * 60.0) if one.unit == "minutes" else f"{one.value} {one.unit}"
+    return units.format_duration(float(one.value) * 60.0) if one.unit == "minutes" else f"{one.value:g} ({one.unit})"

@@ -4,7 +4,9 @@ Called by `exposure`, `workloads` and `advisor.replay`, after `build` has made t
 
     ``ordered``  every run with its ``job``, its number ``no`` in the job (from 1), ``last``, ``prev_end_s``, ``prev_ending``
     ``jobs``     one row a job: its workload, first submission and start, end, and the ending of its last run
-    ``links``    job, predecessor, confidence, gap_s: jobs that repeat or continue an earlier one under a new id
+    ``links``    job, predecessor, kind, undone, confidence, gap_s: jobs that repeat or continue an earlier one under a new id.
+                 Kinds: ``dependency`` (it named its predecessor), ``advanced`` (the counter in its name went up by one),
+                 ``repeated`` (the same name again). ``undone``: the predecessor had not ended well
     ``threads``  job, thread, seq: jobs tied together by links; a job without links is a thread of its own and not listed
 
 A job's outcome is that of its last attempt; while that one is pending or running, the job is open.
@@ -73,12 +75,12 @@ def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
 def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE jobs AS
-        SELECT job, wid, gkey, submit_s, start_s, end_s, elapsed_s, name_hash, ending, near_limit, limit_s, depends_on, jkey
+        SELECT job, wid, gkey, fkey, submit_s, start_s, end_s, elapsed_s, name_hash, ending, near_limit, limit_s, depends_on, jkey
         FROM ordered WHERE no = 1 AND last
         UNION ALL
         SELECT job,
                coalesce(arg_min(wid, no) FILTER (elapsed_s > 0), min(wid)) AS wid,
-               coalesce(arg_min(gkey, no) FILTER (elapsed_s > 0), min(gkey)) AS gkey,
+               coalesce(arg_min(gkey, no) FILTER (elapsed_s > 0), min(gkey)) AS gkey, arg_min(fkey, no),
                min(submit_s), min(start_s),
                CASE WHEN bool_or(last AND end_s IS NULL) THEN NULL ELSE max(end_s) END,
                sum(elapsed_s)::BIGINT, arg_max(name_hash, no), arg_max(ending, no), arg_max(near_limit, no), arg_max(limit_s, no),
@@ -102,7 +104,8 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
         WHERE elapsed_s > 0""")
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE followed AS
-        SELECT b.job, a.job AS predecessor, a.gkey, b.submit_s - a.end_s AS gap_s, a.ending, a.near_limit,
+        SELECT b.job, b.jkey, b.name_hash, a.job AS predecessor, a.jkey AS predecessor_jkey, a.name_hash AS predecessor_name_hash,
+               a.gkey, b.submit_s - a.end_s AS gap_s, a.ending <> 'success' OR a.near_limit AS undone,
                greatest(b.submit_rank - 1 - a.end_rank, 0) AS others
         FROM candidates b
         ASOF JOIN (FROM candidates WHERE end_s IS NOT NULL
@@ -111,38 +114,72 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
         WHERE b.submit_s - a.end_s <= {LATE_S}
         QUALIFY row_number() OVER (PARTITION BY a.job ORDER BY b.submit_rank) = 1""")
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE links AS
+        CREATE OR REPLACE TEMP TABLE timed AS
         WITH habit AS (
             SELECT gkey, count(*) FILTER (ending = 'success' AND NOT near_limit) AS successes FROM candidates GROUP BY gkey),
-        after_success AS (
-            SELECT gkey, count(*) AS followed FROM followed WHERE ending = 'success' AND NOT near_limit GROUP BY gkey),
-        timed AS (
-            SELECT job, predecessor, gap_s,
-                   (CASE WHEN gap_s <= {SOON_S} THEN 0.8 ELSE 0.5 END)
-                   * (1 - coalesce(a.followed, 0) / (h.successes + 1)) / (1 + others) AS confidence
-            FROM followed f JOIN habit h USING (gkey) LEFT JOIN after_success a USING (gkey)
-            WHERE (f.ending <> 'success' OR f.near_limit)),
-        {_dependency_sql()}
-        SELECT * FROM (SELECT * FROM timed WHERE confidence >= {TRUSTED_CONFIDENCE} UNION ALL SELECT * FROM named)
+        after_success AS (SELECT gkey, count(*) AS followed FROM followed WHERE NOT undone GROUP BY gkey)
+        SELECT f.*, (CASE WHEN gap_s <= {SOON_S} THEN 0.8 ELSE 0.5 END)
+                    * (1 - coalesce(a.followed, 0) / (h.successes + 1)) / (1 + others) AS confidence
+        FROM followed f JOIN habit h USING (gkey) LEFT JOIN after_success a USING (gkey)
+        WHERE undone AND confidence >= {TRUSTED_CONFIDENCE}""")
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE links AS
+        WITH {_NAMES}, {_NAMED}
+        SELECT * FROM (
+            SELECT job, predecessor, 'repeated' AS kind, true AS undone, gap_s, confidence
+            FROM timed WHERE name_hash IS NOT DISTINCT FROM predecessor_name_hash
+            UNION ALL
+            SELECT job, predecessor, 'advanced', true, gap_s, confidence
+            FROM timed JOIN counters b USING (jkey) JOIN counters a ON a.jkey = timed.predecessor_jkey
+            WHERE b.rest = a.rest AND b.counter = a.counter + 1
+            UNION ALL
+            SELECT * FROM named)
         QUALIFY row_number() OVER (PARTITION BY job ORDER BY confidence DESC, gap_s, predecessor) = 1
             AND row_number() OVER (PARTITION BY predecessor ORDER BY confidence DESC, gap_s, job) = 1""")
-    connection.execute("DROP TABLE candidates; DROP TABLE followed")
+    connection.execute("DROP TABLE candidates; DROP TABLE followed; DROP TABLE timed")
 
 
-def _dependency_sql() -> str:
-    return """
-        wanted AS (
-            SELECT job, wid, submit_s, start_s, unnest(string_split(depends_on, ',')) AS id FROM jobs WHERE depends_on IS NOT NULL),
-        named AS (
-            SELECT b.job, a.job AS predecessor, b.submit_s - a.end_s AS gap_s, 0.95 AS confidence
-            FROM wanted b JOIN workloads w ON w.wid = b.wid JOIN jobs a ON a.jkey = hash(w.cluster, trim(b.id)) AND a.wid = b.wid
-            WHERE a.submit_s < b.submit_s AND a.elapsed_s > 0 AND (a.ending <> 'success' OR a.near_limit)
-              AND (b.start_s IS NULL OR b.start_s >= a.end_s)
-            QUALIFY row_number() OVER (PARTITION BY a.job ORDER BY b.submit_s, b.job) = 1)"""
+# The last number in a name, and the name without it, of the few jobs where they matter.
+_NAMES = f"""
+    asked AS (
+        SELECT jkey FROM timed WHERE name_hash <> predecessor_name_hash
+        UNION SELECT predecessor_jkey FROM timed WHERE name_hash <> predecessor_name_hash),
+    counters AS (
+        SELECT jkey, try_cast(regexp_extract(max(name), '([0-9]+)[^0-9]*$', 1) AS BIGINT) AS counter,
+               regexp_replace(max(name), '[0-9]+([^0-9]*)$', '#\\1') AS rest
+        FROM (SELECT {runs.JKEY} AS jkey, name FROM selected) SEMI JOIN asked USING (jkey) GROUP BY jkey)"""
+
+# A job that names its predecessor may have been submitted together with it, and the predecessor may never have started.
+_NAMED = """
+    wanted AS (
+        SELECT job, wid, fkey, submit_s, start_s, unnest(string_split(depends_on, ',')) AS id FROM jobs WHERE depends_on IS NOT NULL),
+    named AS (
+        SELECT b.job, a.job AS predecessor, 'dependency' AS kind, a.elapsed_s > 0 AND (a.ending <> 'success' OR a.near_limit) AS undone,
+               b.submit_s - a.end_s AS gap_s, 0.95 AS confidence
+        FROM wanted b JOIN workloads w ON w.wid = b.wid
+        JOIN jobs a ON a.jkey = hash(w.cluster, trim(b.id)) AND a.fkey = b.fkey AND a.job <> b.job
+        WHERE coalesce(b.start_s >= a.end_s, true)
+        QUALIFY row_number() OVER (PARTITION BY a.job ORDER BY b.submit_s, b.start_s, b.job) = 1)"""
 
 
 def _make_threads(connection: duckdb.DuckDBPyConnection) -> None:
-    """Follow the links from their first jobs. Every step is to a later submission, so that no walk can turn back."""
+    """Follow the links, and take apart again what turns out to be a pipeline.
+
+    Jobs that wait for each other may be the segments of one work, submitted in advance, or the stages of a pipeline. Where some
+    segment ended at its limit and the next went on, they are segments, and those that found nothing left to do belong to
+    them; else a job that waited for a success is a work of its own.
+    """
+    _follow_links(connection)
+    connection.execute("""
+        DELETE FROM links WHERE NOT undone AND predecessor NOT IN (
+            SELECT job FROM threads WHERE thread IN (
+                SELECT thread FROM links JOIN threads ON threads.job = links.predecessor JOIN jobs ON jobs.job = links.predecessor
+                WHERE links.kind = 'dependency' AND links.undone AND jobs.near_limit))""")
+    _follow_links(connection)
+
+
+def _follow_links(connection: duckdb.DuckDBPyConnection) -> None:
+    """Number the jobs of each thread from its first. No job has two predecessors or successors, so that no walk can go round."""
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE threads AS
         WITH RECURSIVE walk(job, thread, seq) AS (

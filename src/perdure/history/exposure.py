@@ -87,7 +87,7 @@ _SHARES = """
     SELECT count(*) FILTER (ran) AS jobs,
            count(*) FILTER (infrastructure) AS infrastructure_jobs, coalesce(sum(cost_ms) FILTER (infrastructure), 0) AS infrastructure_ms,
            count(*) FILTER (walltime) AS walltime_jobs, coalesce(sum(cost_ms) FILTER (walltime), 0) AS walltime_ms,
-           (SELECT count(*) FROM links) AS resubmitted_jobs
+           (SELECT count(*) FROM links WHERE undone) AS resubmitted_jobs
     FROM every"""
 
 

@@ -27,6 +27,7 @@ RUN_COLUMNS: dict[str, str] = {
     "jkey": "hash of cluster and raw id (of the group, for a heterogeneous job)",
     "wid": "workload",
     "gkey": "hash of workload and working directory: what a resubmission has in common with its predecessor",
+    "fkey": "the same without the size, which a job that never started does not have: what a dependency has in common",
     "owner": "hash of the user",
     "name_hash": "hash of the name as given",
     "submit_s, eligible_s, start_s, end_s": "seconds since 1970, UTC; end_s NULL while pending or running",
@@ -45,10 +46,13 @@ RUN_COLUMNS: dict[str, str] = {
     "depends_on": "job ids it waited for",
 }
 
+JKEY = "hash(coalesce(cluster, ''), coalesce(raw_id, job_id, concat(source, ':', line)))"
+"""SQL for the key of an attempt's id."""
+
 _COMPONENT = """
     coalesce(cluster, '') AS cluster, coalesce("user", '') AS "user", coalesce(account, '') AS account,
     coalesce(partition, '') AS partition, {coarse} AS coarse,
-    hash(coalesce(cluster, ''), {identity}) AS jkey,
+    {jkey} AS jkey,
     hash(coalesce("user", '')) AS owner,
     hash(name) AS name_hash,
     hash(work_dir) AS dir_hash,
@@ -127,9 +131,7 @@ def _has_het(connection: duckdb.DuckDBPyConnection) -> bool:
 
 
 def _keyed_sql(has_het: bool) -> str:
-    component = _COMPONENT.format(
-        coarse=names.coarse_sql("coalesce(name, '')"), identity="coalesce(raw_id, job_id, concat(source, ':', line))"
-    )
+    component = _COMPONENT.format(coarse=names.coarse_sql("coalesce(name, '')"), jkey=JKEY)
     plain = f"""
         SELECT *, nodes * elapsed_s AS node_s, milli_gpus * elapsed_s AS gpu_ms
         FROM (SELECT {component} FROM selected WHERE het_job IS NULL)"""
@@ -177,7 +179,8 @@ def _runs_sql() -> str:
         WHEN limit_s > 0 AND elapsed_s >= limit_s * {1 - LIMIT_TOLERANCE} AND outcome = 'requeued' THEN 'walltime'
         ELSE outcome END"""
     return f"""
-        SELECT jkey, wid, hash(wid, dir_hash) AS gkey, owner, name_hash, submit_s, eligible_s, start_s, end_s, elapsed_s, limit_s,
+        SELECT jkey, wid, hash(wid, dir_hash) AS gkey, hash(cluster, "user", account, coarse, dir_hash) AS fkey, owner,
+               name_hash, submit_s, eligible_s, start_s, end_s, elapsed_s, limit_s,
                is_gpu, milli_size, node_s, gpu_ms, CASE WHEN is_gpu THEN gpu_ms ELSE node_s * 1000 END AS cost_ms,
                outcome, {ending} AS ending,
                elapsed_s > 0 AND (outcome = 'walltime'

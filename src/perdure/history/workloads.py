@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perdure.history import cells, chains, destroyed
+from perdure.history.runs import LIMIT_TOLERANCE
 from perdure.model import advice
 from perdure.model.attempt import Cause
 
@@ -102,6 +103,13 @@ class Workloads:
         order = [plain[field] for field in advice.WorkloadEvidence.__struct_fields__]
         return [advice.WorkloadEvidence(*row) for row in zip(*order, strict=True)]
 
+    def durable_by_convention(self) -> NDArray[np.float64]:
+        """Return the part of a run that a checkpoint of its own every `destroyed.OWN_CHECKPOINT_S` keeps; 0 where none is seen.
+
+        With pieces of the work W of that length, half a piece is lost instead of half of W: 1 − piece/W survives.
+        """
+        return np.where(self.resumes, 1.0 - np.minimum(destroyed.OWN_CHECKPOINT_S / self.work_s, 1.0), 0.0)
+
     def user_failure_share(self) -> NDArray[np.float64]:
         """Return the share of GPU-hours that ended by the workload's own failure, 0 to 1."""
         cost = self.columns["cost_ms"]
@@ -141,14 +149,14 @@ def build(connection: duckdb.DuckDBPyConnection, *, classification: cells.Classi
                j.jobs
         FROM workloads w JOIN ({_runs_sql()}) r USING (wid) JOIN ({_STORIES_BY_WORKLOAD}) s USING (wid)
         JOIN (SELECT wid, count(*) AS jobs FROM jobs GROUP BY wid) j USING (wid)
-        LEFT JOIN (SELECT wid, count(*) AS resubmissions FROM links JOIN jobs USING (job) GROUP BY wid) l USING (wid)
+        LEFT JOIN (SELECT wid, count(*) AS resubmissions FROM links JOIN jobs USING (job) WHERE undone GROUP BY wid) l USING (wid)
         LEFT JOIN ({_SHORTENED}) t USING (wid)
         WHERE w.milli_size > 0 AND r.attempts > 0
         ORDER BY wid""").fetchnumpy()
     columns = {name: _plain(column) for name, column in found.items()}
     resumes = _resumes(columns)
     work_s, source = _work(columns, resumes)
-    return Workloads(columns, classification, work_s, source, resumes, _durable(columns))
+    return Workloads(columns, classification, work_s, source, resumes, _measure_durable(columns))
 
 
 def _plain(column: NDArray[Any]) -> NDArray[Any]:
@@ -160,20 +168,26 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
 
 def _make_stories(connection: duckdb.DuckDBPyConnection) -> None:
     own = f"CASE WHEN ending IN {OWN_ENDS} THEN 0 ELSE elapsed_s END"
+    # A segment that was withdrawn before it started, as nothing was left to do, is not how the work ended.
+    withdrawn = "(ordered.ending = 'never_started' AND ordered.end_s IS NOT NULL)"
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE stories AS
         SELECT job AS story, wid, (elapsed_s > 0)::INTEGER AS started, ending, elapsed_s AS last_s, {own} AS work_s,
-               elapsed_s AS run_s, 0 AS interrupted, 0 AS segments, limit_s
+               elapsed_s AS run_s, 0 AS interrupted, 0 AS segments, 0 AS continued, limit_s
         FROM ordered ANTI JOIN threads USING (job) WHERE no = 1 AND last
         UNION ALL
-        SELECT story, min(job_wid), count(*) FILTER (elapsed_s > 0)::INTEGER, arg_min(ending, back), arg_min(elapsed_s, back),
-               sum({own})::BIGINT, sum(elapsed_s)::BIGINT,
+        SELECT story, coalesce(min(job_wid) FILTER (elapsed_s > 0), min(job_wid)), count(*) FILTER (elapsed_s > 0)::INTEGER,
+               arg_min(ending, back), arg_min(elapsed_s, back), sum({own})::BIGINT, sum(elapsed_s)::BIGINT,
                count(*) FILTER (back > 1 AND ending IN {chains.STOCHASTIC} AND elapsed_s > 0)::INTEGER,
-               count(*) FILTER (back > 1 AND near_limit)::INTEGER, max(limit_s)
+               count(*) FILTER (back > 1 AND near_limit)::INTEGER,
+               count(*) FILTER (back > 1 AND near_limit AND (outcome = 'requeued' OR kind IN ('dependency', 'advanced')))::INTEGER,
+               max(limit_s)
         FROM (
-            SELECT ordered.*, jobs.wid AS job_wid, coalesce(thread, job) AS story,
-                   row_number() OVER (PARTITION BY coalesce(thread, job) ORDER BY coalesce(seq, 0) DESC, no DESC) AS back
-            FROM ordered LEFT JOIN threads USING (job) JOIN jobs USING (job)
+            SELECT ordered.*, CASE WHEN last THEN links.kind END AS kind, jobs.wid AS job_wid, coalesce(thread, ordered.job) AS story,
+                   row_number() OVER (
+                       PARTITION BY coalesce(thread, ordered.job) ORDER BY {withdrawn}, coalesce(seq, 0) DESC, no DESC) AS back
+            FROM ordered LEFT JOIN threads ON threads.job = ordered.job JOIN jobs ON jobs.job = ordered.job
+            LEFT JOIN links ON links.predecessor = ordered.job
             WHERE NOT (no = 1 AND last) OR thread IS NOT NULL)
         GROUP BY story""")
 
@@ -209,9 +223,9 @@ _STORIES_BY_WORKLOAD = f"""
            count(*) FILTER (ending = 'success') AS successes,
            count(*) FILTER (ending = 'success' AND segments > 0) AS limit_chains,
            (median(work_s) FILTER (ending = 'success' AND segments > 0))::DOUBLE AS limit_chain_s,
-           count(*) FILTER (ending <> 'success' AND segments > 0) AS open_chains,
-           (median(work_s) FILTER (ending <> 'success' AND segments > 0))::DOUBLE AS open_chain_s,
-           count(*) FILTER (ending = 'walltime' AND segments = 0) AS cut_off,
+           (median(work_s) FILTER (ending <> 'success' AND continued > 0))::DOUBLE AS open_chain_s,
+           count(*) FILTER (ending = 'walltime' AND continued = 0) AS cut_off,
+           (sum(segments) - sum(continued))::BIGINT AS repeated, sum(continued)::BIGINT AS continued,
            count(*) FILTER (ending = 'success' AND interrupted > 0 AND segments = 0) AS interrupted_successes,
            sum(segments)::BIGINT AS segments
     FROM stories GROUP BY wid"""
@@ -232,11 +246,12 @@ def _resumes(columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """Return where the history shows that the application resumes by itself.
 
     One of: it asks for a signal before its limit; at least two runs, and half of those after an interruption, were much shorter
-    than their siblings; more stories were done in segments of a limit than in one run (one hung run that was
-    repeated is no such sign), or, with nothing done yet, at least two segments were continued.
+    than their siblings; more stories were done in segments of a limit than in one run (a hung run that was repeated and went
+    well is no such sign), or, with nothing done yet, two segments went on from each other: by a dependency, a counter
+    in the name, or a requeue that the job asked for itself.
     """
     shortened = (columns["short"] >= 2) & (2 * columns["short"] >= columns["interrupted_successes"])
-    segmented = (columns["limit_chains"] > columns["singles"]) | ((columns["successes"] == 0) & (columns["segments"] >= 2))
+    segmented = (columns["limit_chains"] > columns["singles"]) | ((columns["successes"] == 0) & (columns["continued"] >= 2))
     return np.asarray(columns["signalled"].astype(bool) | shortened | segmented)
 
 
@@ -246,29 +261,33 @@ def _work(columns: dict[str, NDArray[Any]], resumes: NDArray[np.bool_]) -> tuple
     Completed siblings first: the median of their last runs, which began at the beginning unless the workload resumes; of those
     done in one run when it does. Where work was done in segments of the limit more often than in one run: the median sum over
     such a chain. Where more runs were cut off at the limit than ended well, half of the work is longer than the limit, and the
-    limit is all that is known; as it is where nothing was ever completed.
+    limit is all that is known; as it is where nothing was ever completed. Runs that were cut off and repeated, mostly in
+    vain, say that the work is longer than the limit: just beyond it then.
     """
     limit = np.where(np.isfinite(columns["limit_s"]) & (columns["limit_s"] > 0), columns["limit_s"], np.nan)
     at_once = np.where(resumes & (columns["singles"] > 0), columns["single_s"], np.where(resumes, columns["total_s"], columns["final_s"]))
     in_segments = np.where(columns["limit_chains"] > 0, columns["limit_chain_s"], columns["open_chain_s"])
     unsegmented = columns["successes"] - columns["limit_chains"]
+    in_vain = ~resumes & (columns["repeated"] > 0) & (columns["cut_off"] > columns["successes"])
+    beyond = np.where(in_vain, limit * (1 + LIMIT_TOLERANCE), limit)
+    chain, known, capped, longest = (_SOURCES.index(source) for source in ("chain", "completed", "limit", "longest"))
+    summed = np.where(resumes & (columns["singles"] == 0), chain, known)
     conditions: list[NDArray[np.bool_]] = [
-        (columns["limit_chains"] > columns["singles"]) | ((columns["successes"] == 0) & (columns["segments"] >= 1)),
+        in_vain & ~np.isnan(limit),
+        resumes & ((columns["limit_chains"] > columns["singles"]) | ((columns["successes"] == 0) & (columns["continued"] >= 1))),
         (columns["cut_off"] > unsegmented) & ~np.isnan(limit),
         unsegmented > 0,
         ~np.isnan(limit),
         columns["longest_s"] > 0,
     ]
-    chained = np.where(resumes & (columns["singles"] == 0), _SOURCES.index("chain"), _SOURCES.index("completed"))
-    sources: list[Any] = [_SOURCES.index("chain"), _SOURCES.index("limit"), chained, _SOURCES.index("limit"), _SOURCES.index("longest")]
-    choices: list[NDArray[np.float64]] = [in_segments, limit, at_once, limit, columns["longest_s"]]
-    work = np.select(conditions, choices, default=1.0)
-    source = np.select(conditions, sources)
+    choices: list[NDArray[np.float64]] = [beyond, in_segments, limit, at_once, limit, columns["longest_s"]]
+    sources: list[Any] = [capped, chain, capped, summed, capped, longest]
     # A run may end well within its first second.
-    return np.maximum(work, 1.0), source.astype(np.int64)
+    work = np.maximum(np.select(conditions, choices, default=1.0), 1.0)
+    return work, np.asarray(np.select(conditions, sources), np.int64)
 
 
-def _durable(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+def _measure_durable(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Return 1 − (time beyond the siblings' own) / (time that interrupted runs took), where at least two interruptions show it."""
     measured = (columns["short"] >= 2) & (columns["interrupted_s"] > 0)
     kept = 1.0 - columns["lost_s"] / np.where(measured, columns["interrupted_s"], 1.0)
