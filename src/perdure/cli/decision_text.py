@@ -54,13 +54,12 @@ def _policies(verdict: Verdict) -> Table:
 
 
 def _expected(outcome: PolicyOutcome) -> str:
-    if outcome.expected_minutes is None:
+    expected = outcome.expected_minutes
+    if expected is None:
         return "never finishes"
-    return (
-        f"{format_duration(outcome.expected_minutes * 60)} ({outcome.expected_minutes:,.4g} min)"
-        if outcome.expected_minutes < 1e6
-        else duration(outcome.expected_minutes)
-    )
+    if expected >= 1e7:  # nineteen years: minutes say nothing any more
+        return duration(expected)
+    return f"{format_duration(expected * 60)} ({expected:,.0f} min)" if expected >= 100 else f"{format_duration(expected * 60)}"
 
 
 def _interval(outcome: PolicyOutcome) -> str:
@@ -97,7 +96,7 @@ def _print_saving(out: Console, job: JobQuestion, answer: dict[str, Any]) -> Non
     if saved.money is not None:
         text += f", {saved.money:,.2f} in money"
     if saved.pays_back_after_runs is not None:
-        text += f"; the engineering is paid for after {saved.pays_back_after_runs:,} runs"
+        text += f"; the engineering is paid for after {saved.pays_back_after_runs:,} run{'' if saved.pays_back_after_runs == 1 else 's'}"
     out.print("saving      " + text)
 
 
@@ -107,6 +106,6 @@ def _assumed(assumptions: Iterable[Assumption]) -> Iterable[str]:
             continue
         value = assumption.value
         unit = {"minutes": " min", "GiB": " GiB"}.get(assumption.unit, "")
-        said = {True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{value:g}{unit}"
+        said = {True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{amount(value)}{unit}"
         name = assumption.name.removesuffix("_minutes").removesuffix("_gb").replace("_", " ")
         yield console.printable(f"{name} {said} ({assumption.origin})")

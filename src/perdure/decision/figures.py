@@ -118,7 +118,7 @@ def _pressed_chunks(terms: completion.Terms, due: Floats, chunks: Floats) -> Flo
     only cost. Work that meets several interruptions, W > 2M, keeps the cheapest chunks.
     """
     left = due - terms.work + terms.checkpoint - terms.downtime - terms.restore
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ideal = np.fmin(np.sqrt(terms.work / terms.checkpoint), left / (2.0 * terms.checkpoint))
     return np.where(terms.work > 2.0 * terms.mttf, chunks, np.clip(np.round(ideal), 2.0, 10_000.0))
 

@@ -19,9 +19,12 @@ import math
 import msgspec
 
 from perdure import errors
-from perdure.decision.verdict import INDIFFERENCE
 from perdure.decision.words import amount, duration
 from perdure.model.advice import BreakEven, Costs, FourInputs, InputPoint, Interval, PolicyOutcome, Size, Verdict, VerdictKind
+
+SERVING_INDIFFERENCE = 0.1
+"""A tenth of what fresh starts lose: load times differ by that much from one start to the next. Not a part of the horizon, as for
+work that is redone: a worker that serves 99.9 % of the time is judged by the rest."""
 
 _SHORTEST_MINUTES = 1.0 / 60.0
 """Free checkpoints would be taken without end; a second between them is as good."""
@@ -96,14 +99,15 @@ class ServingQuestion(msgspec.Struct, frozen=True):
 def decide_serving(question: ServingQuestion) -> Verdict:
     """Return the verdict for a serving worker: RETRY starts it fresh, RESUME restores it from a checkpoint.
 
-    The rules and the margin are those of `verdict`; there is no deadline, no wall-time limit and no work to redo.
+    The rules are those of `verdict`, with a margin of its own, `SERVING_INDIFFERENCE`; there is no deadline, no wall-time limit and
+    no work to redo.
     Raises `errors.QuantityError` for a figure out of its range.
     """
     _check("mttf_minutes", question.mttf_minutes, above=0.0, finite=False)
     _check("horizon_minutes", question.horizon_minutes, above=0.0)
     cost = rebuild(question.sessions)
     fresh, restored, interval = _outcomes(question, cost, question.mttf_minutes)
-    margin = INDIFFERENCE * question.horizon_minutes
+    margin = SERVING_INDIFFERENCE * (fresh - question.horizon_minutes) if fresh < math.inf else 0.0
     gain = _gain(fresh, restored)
     ends = question.mttf_interval or Interval(question.mttf_minutes, question.mttf_minutes)
     gains = [_gain(*_outcomes(question, cost, max(mttf, 1e-9))[:2]) for mttf in (ends.low, ends.high)]
@@ -120,7 +124,7 @@ def decide_serving(question: ServingQuestion) -> Verdict:
         kind,
         _reason(kind, question, cost, interval, gain),
         PolicyOutcome(_finite(fresh), math.isinf(fresh), 1, None, None),
-        PolicyOutcome(_finite(restored), math.isinf(restored), chunks, interval, None),
+        PolicyOutcome(_finite(restored), math.isinf(restored), chunks, interval if interval < question.horizon_minutes else None, None),
         BreakEven(None, _dearest_checkpoint(question, cost), None),
         _inputs(question, cost, interval),
         _warnings(question, cost),

@@ -139,13 +139,19 @@ def limit_ends(terms: Terms, chunks: Floats) -> Floats:
 
 
 def best_chunks(terms: Terms) -> Floats:
-    """Return the K ≥ 1 with the least expected completion: the exact interval's floor and ceiling, one chunk, and two.
+    """Return the K ≥ 1 with the least expected completion: an ideal's floor and ceiling, one chunk, and two.
+
+    The ideal is W over the exact interval, corrected for a first chunk that restarts at R0 instead of R: to first order the sum
+    K·C + W²/(2MK) gains W·(e^{(R0 − R)/M} − 1)/K, so that K² grows by W·(e^{(R0 − R)/M} − 1)/C.
 
     Where the work exceeds the limit of an attempt, K is at least what makes a chunk fit into it, and at least 2.
     """
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ideal = terms.work / intervals.exact(terms.mttf, terms.checkpoint)
-    ideal = np.minimum(ideal, MOST_CHUNKS)
+        first = terms.work * np.expm1(np.minimum((terms.fresh - terms.restore) / terms.mttf, NEVER_EXPONENT)) / terms.checkpoint
+        corrected = np.sqrt(np.maximum(ideal * ideal + first, 1.0))
+    # 0/0 and ∞ − ∞ stand for checkpoints that cost nothing.
+    ideal = np.minimum(np.where(np.isnan(corrected), MOST_CHUNKS, corrected), MOST_CHUNKS)
     room = terms.limit - terms.restore - terms.checkpoint
     forced = exceeds_limit(terms)
     # A limit without room for a restore and a checkpoint is hopeless at any K; `resume` says so.
@@ -225,10 +231,10 @@ def break_even_mttf(terms: Terms) -> Floats:
     """
     best = np.full_like(terms.work, -np.inf)
     for chunks in _break_even_chunks(terms):
-        saved = terms.work**2 / 2.0 * (1.0 - terms.durable - 1.0 / chunks)
-        dearer = terms.work * (terms.restore - terms.fresh) * (1.0 - 1.0 / chunks)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mttf = (saved - dearer) / ((chunks - 1.0) * terms.checkpoint)
+        saved = terms.work / 2.0 * (1.0 - terms.durable - 1.0 / chunks)
+        dearer = (terms.restore - terms.fresh) * (1.0 - 1.0 / chunks)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            mttf = terms.work * (saved - dearer) / ((chunks - 1.0) * terms.checkpoint)
         best = np.fmax(best, mttf)
     return best
 
