@@ -5,12 +5,14 @@ Command modules are named by text and imported when they are called, so that eac
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from typing import Any, cast
 
 import cyclopts
-from rich.console import Console
 
 from perdure import errors
 from perdure._version import __version__
@@ -51,36 +53,44 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def build(*, width: int | None = None) -> cyclopts.App:
-    """Build the command tree. `width` fixes the help's width, for the generated texts."""
+def build(*, summaries: bool = False) -> cyclopts.App:
+    """Build the command tree. With `summaries`, all command modules are imported, so that lists of commands can describe them."""
     app = cyclopts.App(
         name="perdure",
         help="Retry or resume: which GPU jobs are worth saving, from a cluster's own accounting history.",
         help_epilogue=_EPILOGUE,
         help_format="markdown",
         version=f"perdure {__version__}",
-        console=Console(width=width, highlight=False) if width else None,
         exit_on_error=False,
         print_error=False,
         help_on_error=False,
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
+
+    def add(parent: cyclopts.App, name: str, target: str) -> None:
+        parent.command(_resolve(target) if summaries else target, name=name, help_epilogue="")
+
     for name, target in COMMANDS.items():
-        app.command(target, name=name)
+        add(app, name, target)
     for name, (help_text, members) in GROUPS.items():
-        group = cyclopts.App(name=name, help=help_text)
+        group = cyclopts.App(name=name, help=help_text, help_epilogue="")
         for member, target in members.items():
-            group.command(target, name=member)
+            add(group, member, target)
         app.command(group)
     return app
+
+
+def _resolve(target: str) -> Callable[..., Any]:
+    module, _, function = target.partition(":")
+    return cast("Callable[..., Any]", getattr(importlib.import_module(module), function))
 
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit status."""
     as_json = "--json" in argv
     try:
-        build()(argv)
+        build(summaries=len(argv) <= 2 and argv[-1] in ("--help", "-h", *GROUPS))(argv)
     except KeyboardInterrupt:
         console.err().print("perdure: interrupted")
         return 128 + 2
