@@ -126,13 +126,18 @@ def break_even(workloads: Sequence[WorkloadAdvice]) -> Chart | None:
     if not points:
         return None
     above = sum(one["work"] > one["even"] for one in points)
+    given = {one["verdict"] for one in points}
     return _chart(
         "break-even",
         "Where a checkpoint begins to pay",
         f"A mark is a workload: its run time against its break-even. Right of the line ({above:,} of {len(points):,}) a run is longer than "
         "its break-even, so that resuming costs less, as long as the limit, the deadline and the evidence do not say otherwise.",
         (
-            *(LegendEntry(kind.value, colour, theme.VERDICT_SHAPES[kind]) for kind, colour in theme.VERDICT_COLOURS.items()),
+            *(
+                LegendEntry(kind.value, colour, theme.VERDICT_SHAPES[kind])
+                for kind, colour in theme.VERDICT_COLOURS.items()
+                if kind.value in given
+            ),
             LegendEntry("both ways cost the same", theme.MUTED, "dash"),
         ),
         lambda alt, width: drawings.break_even(alt, width, points),
