@@ -115,8 +115,8 @@ def test_a_reservation_says_when_nodes_are_free_and_how_many_are_to_spare():
 # Rows ------------------------------------------------------------------------------------------------------------------
 
 
-def test_every_ending_is_there(fleet):
-    big = simulate(FleetSpec(gpus=512, days=60, infrastructure_rate=60.0, operator_rate=20.0), 5)
+def test_every_ending_and_every_quirk_is_there():
+    big = simulate(FleetSpec(gpus=512, days=40, infrastructure_rate=60.0, operator_rate=20.0), 4)
     assert set(big.truth.endings) == {*endings.STATES, "user_failure"}
     assert set(big.truth.states) == {state for state, _, _ in endings.STATES.values()}
     assert all(big.truth.quirks.values()), big.truth.quirks

@@ -23,7 +23,7 @@ def simulate(
     days: Annotated[int, Parameter(help="Days of history.")] = 90,
     gpus_per_node: Annotated[int, Parameter(help="GPUs of one node.")] = 8,
     users: Annotated[int | None, Parameter(help="Users; default: one for every 16 GPUs.")] = None,
-    load: Annotated[float, Parameter(help="Work offered as a share of all GPU-hours.")] = 0.88,
+    load: Annotated[float, Parameter(help="Work offered as a share of all GPU-hours.")] = 0.92,
     rate: Annotated[float, Parameter(help="Infrastructure failures per 1000 node-days of a job that fills one node.")] = 20.0,
     exponent: Annotated[float, Parameter(help="Growth of that rate with GPUs: n^exponent.")] = 1.0,
     preemption_rate: Annotated[float, Parameter(help="Preemptions per 1000 hours of a one-GPU job of low quality of service.")] = 25.0,

@@ -16,9 +16,10 @@ finds can be held against what is true. Queue, nodes, repairs, requeues and user
   and totals of what stands in ``by_size``: for each number of GPUs ``attempts``, ``job_hours``, ``exposed_job_hours``,
   ``node_hours``, ``gpu_hours``, ``long_run_rate_per_job_hour`` (λ(n)), ``events`` and ``expected_events`` (the integrated
   intensity over the exposure that really was, lemon nodes and bursts included: ``events − expected_events`` is noise of mean 0),
-  ``shown_events`` and ``expected_shown_events`` (those that a strict reading can see), ``start_failures`` (BOOT_FAIL).
-  A strict estimator of the rate of a size should find ``expected_shown_events / job_hours``; an inclusive one
-  ``expected_events / job_hours``, plus what users' requeues add to it. Heterogeneous jobs count once, at their whole size.
+  ``shown_events`` and ``expected_shown_events`` (those that a strict reading can see), ``start_failures`` (BOOT_FAIL)
+  and ``expected_start_failures``. A strict estimator of the rate of a size should find ``expected_shown_events / job_hours``,
+  and where it counts BOOT_FAIL as an event, ``expected_start_failures`` more; an inclusive one ``expected_events / job_hours``,
+  plus what users' requeues add to it. Heterogeneous jobs count once, at their whole size.
 - ``walltime_events_by_size``, ``day_multipliers`` (m(t) by day, null unless bursty), ``lemon_nodes``.
 - ``endings`` (rows by true cause, see `endings`), ``states`` (rows by state), ``quirks`` (rows with each planted quirk).
 - ``workloads``: the key as an analysis forms it (``cluster user account name gpus``), ``component_gpus`` of heterogeneous jobs,

@@ -14,7 +14,7 @@ from perdure.history.simulate.hazards import NEVER, Hazards
 from perdure.history.simulate.jobs import Job
 from perdure.history.simulate.spec import LOW_QOS, FleetSpec
 
-BOOT_FAILURES_PER_NODE_START = 1.5e-4
+BOOT_FAILURES_PER_NODE_START = 5e-5
 """Chance that a node does not come up when a job starts on it. Costs time, destroys no work."""
 
 SIGNAL_LEAD_S = 300

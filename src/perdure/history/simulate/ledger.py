@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from perdure.history.simulate import policies, quirks, truth
+from perdure.history.simulate import endings, policies, quirks, truth
 from perdure.history.simulate.happened import Happened
 from perdure.history.simulate.jobs import DAY_S, HOUR_S, Row
 from perdure.history.simulate.spec import LOW_QOS
@@ -95,6 +95,7 @@ def _cause(cause: str, happened: Happened) -> truth.CauseTruth:
         shown_events=sum(size.shown_events for size in sizes),
         expected_shown_events=_rounded(math.fsum(size.expected_shown_events for size in sizes)),
         start_failures=sum(size.start_failures for size in sizes),
+        expected_start_failures=_rounded(math.fsum(size.expected_start_failures for size in sizes)),
         by_size=sizes,
     )
 
@@ -124,13 +125,17 @@ def _tallies(cause: str, happened: Happened) -> dict[int, _Tally]:
 
 def _size(gpus: int, cause: str, tally: _Tally, happened: Happened) -> truth.SizeTruth:
     hours = tally.seconds / HOUR_S
-    shown = 1.0 - happened.spec.masked_share if cause == "infrastructure" else 1.0
+    nodes = max(1, gpus // happened.spec.gpus_per_node)
+    shown, boots = 1.0, 0.0
+    if cause == "infrastructure":
+        shown = 1.0 - happened.spec.masked_share
+        boots = endings.BOOT_FAILURES_PER_NODE_START * nodes * tally.attempts
     return truth.SizeTruth(
         gpus=gpus,
         attempts=tally.attempts,
         job_hours=_rounded(hours),
         exposed_job_hours=_rounded(tally.exposed_s / HOUR_S),
-        node_hours=_rounded(hours * max(1, gpus // happened.spec.gpus_per_node)),
+        node_hours=_rounded(hours * nodes),
         gpu_hours=_rounded(hours * gpus),
         long_run_rate_per_job_hour=_rounded(happened.hazards.per_hour(cause, gpus)),
         expected_events=_rounded(tally.expected),
@@ -138,6 +143,7 @@ def _size(gpus: int, cause: str, tally: _Tally, happened: Happened) -> truth.Siz
         shown_events=tally.events - tally.masked,
         expected_shown_events=_rounded(tally.expected * shown),
         start_failures=tally.boots,
+        expected_start_failures=_rounded(boots),
     )
 
 

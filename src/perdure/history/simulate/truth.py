@@ -37,6 +37,8 @@ class SizeTruth(msgspec.Struct, frozen=True):
     expected_shown_events: float
     start_failures: int
     """BOOT_FAIL records: no exposure, no work destroyed; never part of `events`."""
+    expected_start_failures: float
+    """What the chance of a failed start, per node and start, makes one expect of them."""
 
 
 class CauseTruth(msgspec.Struct, frozen=True):
@@ -56,6 +58,7 @@ class CauseTruth(msgspec.Struct, frozen=True):
     shown_events: int
     expected_shown_events: float
     start_failures: int
+    expected_start_failures: float
     by_size: tuple[SizeTruth, ...]
 
 
