@@ -86,7 +86,11 @@ def resume(terms: completion.Terms, deadline: Floats, chunks: Floats) -> Floats:
         _Part(chunk + terms.checkpoint, terms.restore, np.maximum(chunks - 2.0, 0.0)),
         _Part(chunk, terms.restore, np.ones_like(chunks)),
     )
-    return np.where(chunks > 1, _within(slack, terms, parts), retry(terms, deadline))
+    probability = _within(np.where(chunks > 1, slack, -np.inf), terms, parts)
+    whole = chunks <= 1
+    if whole.any():
+        probability[whole] = retry(terms.pick(whole), deadline[whole])
+    return probability
 
 
 def _within(slack: Floats, terms: completion.Terms, parts: tuple[_Part, ...]) -> Floats:
@@ -108,11 +112,16 @@ def _sum_to_slack(slack: Floats, mttf: Floats, downtime: Floats, parts: tuple[_P
     step = slack / CELLS
     total: Complexes = np.ones((len(slack), CELLS + 1), dtype=np.complex128)
     waiting = _delay(downtime, step)
+    endless = _endless(mttf, step)
+    lost: Complexes = endless
+    previous = np.full_like(slack, -1.0)
     for part in parts:
         length = np.where(part.count > 0, part.length, 1.0)
         whole = length + part.restart
-        failed = _lost_piece(length, mttf, step) * _delay(downtime + part.restart, step) * _calm(whole, mttf)
-        chunk = _calm(length, mttf) + failed / (1.0 - _lost_piece(whole, mttf, step) * waiting)
+        if not np.array_equal(length, previous):  # the first chunk and the middle ones are equally long
+            lost, previous = _lost_piece(length, mttf, step, endless), length
+        failed = lost * _delay(downtime + part.restart, step) * _calm(whole, mttf)
+        chunk = _calm(length, mttf) + failed / (1.0 - _lost_piece(whole, mttf, step, endless) * waiting)
         if (part.count == 1.0).all():
             total *= chunk
         else:
@@ -125,14 +134,23 @@ def _calm(length: Floats, mttf: Floats) -> Floats:
     return np.exp(-np.minimum(length / mttf, 700.0))[:, None]
 
 
-def _lost_piece(length: Floats, mttf: Floats, step: Floats) -> Complexes:
-    """Transform of the time of an interruption that falls within `length`, each instant split between its two grid points."""
+def _endless(mttf: Floats, step: Floats) -> Complexes:
+    """Transform of the time to an interruption without an end: the first cell's, repeated."""
+    rate = step / mttf
+    transform: Complexes = _cell(np.ones_like(step), rate) / (1.0 - np.exp(-np.minimum(rate, 700.0))[:, None] * _POINTS)
+    return transform
+
+
+def _lost_piece(length: Floats, mttf: Floats, step: Floats, endless: Complexes) -> Complexes:
+    """Transform of the time of an interruption that falls within `length`, each instant split between its two grid points.
+
+    What falls after the last whole cell is taken off `endless`, and the broken cell put in its place.
+    """
     full = np.floor(length / step)
     left = np.maximum(length - full * step, 0.0)
     rate = step / mttf
     tail = _powers(full, np.exp(-np.minimum(full * rate, 700.0)))
-    whole_cells = _cell(np.ones_like(step), rate) * (1.0 - tail) / (1.0 - np.exp(-np.minimum(rate, 700.0))[:, None] * _POINTS)
-    transform: Complexes = whole_cells + _cell(left / step, rate) * tail
+    transform: Complexes = endless + tail * (_cell(left / step, rate) - endless)
     return transform
 
 
