@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.history import convert, fields, times
+from perdure.history import convert, fields, table, times
 from perdure.history.summary import ImportSummary
 
 if TYPE_CHECKING:
@@ -70,12 +70,15 @@ def drop_duplicates(connection: duckdb.DuckDBPyConnection) -> int:
     total, distinct = _row(connection, f"SELECT count(*), count(DISTINCT hash({_KEY})) FROM attempts")
     if total == distinct:
         return 0
+    columns = ", ".join(f'"{name}"' for name in table.stored_columns(connection))
     connection.execute(
-        f"CREATE OR REPLACE TABLE perdure_kept AS SELECT * FROM attempts"
+        f"CREATE OR REPLACE TABLE perdure_kept AS SELECT {columns} FROM attempts"
         f" QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY {_MOST_FINAL}) = 1"
     )
-    connection.execute("DROP TABLE attempts")
-    connection.execute("ALTER TABLE perdure_kept RENAME TO attempts")
+    connection.execute("DROP VIEW attempts")
+    connection.execute(f"DROP TABLE {table.ROWS}")
+    connection.execute(f"ALTER TABLE perdure_kept RENAME TO {table.ROWS}")
+    table.publish(connection)
     return int(total) - int(_row(connection, "SELECT count(*) FROM attempts")[0])
 
 
@@ -84,7 +87,9 @@ def expand_arrays(connection: duckdb.DuckDBPyConnection) -> None:
     rows = connection.execute("SELECT DISTINCT job_id FROM attempts WHERE contains(job_id, '_[')").fetchall()
     known = [(parsed.tasks, text) for (text,) in rows if (parsed := parse_array_id(text)) is not None and parsed.tasks is not None]
     if known:
-        connection.executemany("UPDATE attempts SET array_tasks = ? WHERE job_id = ?", known)
+        table.add_columns(connection, ["array_tasks"])
+        connection.executemany(f"UPDATE {table.ROWS} SET array_tasks = ? WHERE job_id = ?", known)
+        table.publish(connection)
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -21,16 +21,16 @@ from perdure.model.attempt import Outcome
 CLASS_OF: dict[str, Outcome] = {
     "COMPLETED": Outcome.SUCCESS,
     "FAILED": Outcome.USER_FAILURE,
+    "CANCELLED": Outcome.USER_CANCEL,
+    "TIMEOUT": Outcome.WALLTIME,
+    "PREEMPTED": Outcome.PREEMPTED,
+    "REQUEUED": Outcome.REQUEUED,
     "OUT_OF_MEMORY": Outcome.USER_FAILURE,
     "NODE_FAIL": Outcome.INFRASTRUCTURE,
     "BOOT_FAIL": Outcome.INFRASTRUCTURE,
     "LAUNCH_FAILED": Outcome.INFRASTRUCTURE,
     "RECONFIG_FAIL": Outcome.INFRASTRUCTURE,
-    "PREEMPTED": Outcome.PREEMPTED,
-    "REQUEUED": Outcome.REQUEUED,
-    "TIMEOUT": Outcome.WALLTIME,
     "DEADLINE": Outcome.DEADLINE,
-    "CANCELLED": Outcome.USER_CANCEL,
     "RUNNING": Outcome.CENSORED,
     "SUSPENDED": Outcome.CENSORED,
     "COMPLETING": Outcome.CENSORED,
@@ -44,7 +44,7 @@ CLASS_OF: dict[str, Outcome] = {
     "REQUEUE_HOLD": Outcome.NEVER_STARTED,
     "RESV_DEL_HOLD": Outcome.NEVER_STARTED,
 }
-"""Class of each state that is known; any other is `Outcome.OTHER`, kept and counted. RESIZING rows are stretches of a job at a
+"""Class of each state that is known, the most frequent first; any other is `Outcome.OTHER`, kept and counted. RESIZING rows are stretches of a job at a
 former size: exposure that ended without an event."""
 
 DROPPED = "REVOKED"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from perdure.history import classify, gpus, quantities, times
+from perdure.history.table import Query
 from perdure.model import attempt
 from perdure.model.attempt import Outcome
 
@@ -59,22 +60,27 @@ def reason(fields: Mapping[str, str], header: Mapping[str, str]) -> str:
     )
 
 
-def attempts(fields: Mapping[str, str], relation: str, options: Options, *, source: str, line: str = "NULL", where: str = "true") -> str:
-    """SQL: a SELECT with exactly the columns of the attempts table over `relation`.
+def attempts(
+    fields: Mapping[str, str], relation: str, options: Options, *, source: str, line: str | None = None, where: str = "true"
+) -> Query:
+    """Return a query of those columns of the attempts table that `relation` can fill.
 
-    `fields` maps canonical fields to SQL expressions of type VARCHAR over `relation`; `source` and `line` are expressions of
-    their own. Columns outside `options.columns` are NULL, and so is all that has no field.
+    `fields` maps canonical fields to SQL expressions of type VARCHAR over `relation`, NULL for a blank; `source` and `line` are
+    expressions of their own. Columns outside `options.columns` are left out.
     """
-    wanted = options.columns
-    typed = {**_typed(fields, options), "source": source, "line": line}
-    columns = _columns(fields, options)
+    typed = {**_typed(fields, options), "source": source, "line": line or "NULL"}
+    wanted = {
+        name: expression
+        for name, expression in _columns(fields, options).items()
+        if expression is not None and (options.columns is None or name in options.columns) and (name != "line" or line)
+    }
     selected = ", ".join(
-        f'CAST({columns[column.name] if wanted is None or column.name in wanted else "NULL"} AS {column.sql}) AS "{column.name}"'
-        for column in attempt.COLUMNS
+        f'CAST({wanted[column.name]} AS {column.sql}) AS "{column.name}"' for column in attempt.COLUMNS if column.name in wanted
     )
     inner = ", ".join(f"{expression} AS {name}" for name, expression in typed.items())
     derived = ", ".join(f"{expression} AS {name}" for name, expression in _derived(fields).items())
-    return f"SELECT {selected} FROM (SELECT *, {derived} FROM (SELECT {inner} FROM {relation} WHERE {where}))"
+    sql = f"SELECT {selected} FROM (SELECT *, {derived} FROM (SELECT {inner} FROM {relation} WHERE {where}))"
+    return Query(tuple(column.name for column in attempt.COLUMNS if column.name in wanted), sql)
 
 
 def _typed(fields: Mapping[str, str], options: Options) -> dict[str, str]:
@@ -82,8 +88,8 @@ def _typed(fields: Mapping[str, str], options: Options) -> dict[str, str]:
     zone = times.load_zone(options.tz)
 
     def text(*names: str) -> str:
-        """The first of `names` that is there, a blank as NULL."""
-        there = [f"nullif({fields[name]}, '')" for name in names if name in fields]
+        """The first of `names` that is there."""
+        there = [fields[name] for name in names if name in fields]
         return f"coalesce({', '.join(there)})" if len(there) > 1 else there[0] if there else "NULL::VARCHAR"
 
     def whole(*names: str) -> str:
@@ -94,7 +100,6 @@ def _typed(fields: Mapping[str, str], options: Options) -> dict[str, str]:
         return times.timestamp(fields[name], zone) if name in fields else "NULL::TIMESTAMP"
 
     state = fields.get("state")
-    exit_text = fields.get("exitcode")
     return {
         "cluster_text": text("cluster"), "db_index": whole("dbindex"), "job_text": text("jobid", "jobidraw"),
         "raw_text": text("jobidraw", "jobid"), "uid_text": text("uid"), '"user"': text("user"), "account": text("account"),
@@ -109,10 +114,17 @@ def _typed(fields: Mapping[str, str], options: Options) -> dict[str, str]:
         "node_list": text("nodelist"), "state": classify.base_state(state) if state else "NULL::VARCHAR",
         "state_flags": text("stateflags"),
         "canceller": f"CASE WHEN {state} LIKE 'CANCELLED by %' THEN substr({state}, 14) END" if state else "NULL::VARCHAR",
-        "exit_code": f"try_cast(split_part({exit_text}, ':', 1) AS INTEGER)" if exit_text else "NULL::INTEGER",
-        "signal": f"try_cast(split_part({exit_text}, ':', 2) AS INTEGER)" if exit_text else "NULL::INTEGER",
+        "exit_code": _exit_part(fields, 1), "signal": _exit_part(fields, 2),
         "failed_node": text("failednode"), "restarts": whole("restarts"), "planned": _planned(fields),
     }  # fmt: skip
+
+
+def _exit_part(fields: Mapping[str, str], part: int) -> str:
+    """ExitCode's code (1) or signal (2)."""
+    if "exitcode" not in fields:
+        return "NULL::INTEGER"
+    text = fields["exitcode"]
+    return f"CASE WHEN {text} = '0:0' THEN 0 ELSE try_cast(split_part({text}, ':', {part}) AS INTEGER) END"
 
 
 def _elapsed(fields: Mapping[str, str]) -> str:
@@ -137,70 +149,82 @@ def _planned(fields: Mapping[str, str]) -> str:
 
 
 def _derived(fields: Collection[str]) -> dict[str, str]:
-    """Second level: name → expression over the names of `_typed`."""
-    span = "date_diff('second', start_at, end_at) - coalesce(suspended, 0)"
-    elapsed = f"coalesce(elapsed_text_s, {span})" if {"start", "end"} <= set(fields) else "elapsed_text_s"
-    elapsed = f"CASE WHEN {elapsed} < 0 THEN 0 ELSE {elapsed} END"
+    """Second level: name → expression over the names of `_typed`. The usual case comes first in each, and is the cheap one."""
+    elapsed = "elapsed_text_s"
+    if {"start", "end"} <= set(fields):
+        span = "greatest(date_diff('second', start_at, end_at) - coalesce(suspended, 0), 0)"
+        elapsed = f"CASE WHEN elapsed_text_s >= 0 THEN elapsed_text_s WHEN start_at IS NOT NULL AND end_at IS NOT NULL THEN {span} END"
     # Without Start, time consumed is the evidence of a start; without that too, any state but PENDING is.
     started = "start_at IS NOT NULL" if "start" in fields else f"(coalesce({elapsed}, 1) > 0 AND state IS DISTINCT FROM 'PENDING')"
-    return {"elapsed_s": elapsed, "started": started, "nodes": _nodes(fields, started), "exit_signal": _signal()}
-
-
-def _columns(fields: Collection[str], options: Options) -> dict[str, str]:
-    """Third level: column of the attempts table → expression over the names of `_typed` and `_derived`."""
-    cluster = f"'{_quote(options.cluster)}'" if options.cluster is not None else "NULL"
-    count, source, kind = _gpus(fields)
-    slurm = options.slurm_ids
+    nodes = _nodes(fields, started)
     return {
-        "cluster": f"coalesce(cluster_text, {cluster})" if "cluster" in fields else cluster,
-        "db_index": "CASE WHEN db_index > 0 THEN db_index END",
+        "elapsed_s": elapsed,
+        "started": started,
+        "nodes": nodes or "NULL::BIGINT",
+        "exit_signal": _signal(),
+        "alloc_gpus": gpus.tres_count("alloc_tres"),
+    }
+
+
+def _columns(fields: Collection[str], options: Options) -> dict[str, str | None]:
+    """Third level: column of the attempts table → expression over the names of `_typed` and `_derived`, None for what cannot be known."""
+    named = f"'{_quote(options.cluster)}'" if options.cluster is not None else None
+    count, source, kind = _gpus(fields)
+    array = "CASE WHEN contains(job_text, '_') THEN "
+    het = "CASE WHEN contains(job_text, '+') THEN "
+
+    def given(expression: str, *names: str) -> str | None:
+        return expression if any(name in fields for name in names) else None
+
+    return {
+        "cluster": (f"coalesce(cluster_text, {named})" if named else "cluster_text") if "cluster" in fields else named,
+        "db_index": given("CASE WHEN db_index > 0 THEN db_index END", "dbindex"),
         "job_id": "job_text",
         "raw_id": "raw_text",
-        "array_job": "CASE WHEN contains(job_text, '_') THEN try_cast(split_part(job_text, '_', 1) AS BIGINT) END" if slurm else "NULL",
-        "array_task": "CASE WHEN contains(job_text, '_') THEN try_cast(split_part(split_part(job_text, '_', 2), '+', 1) AS BIGINT) END"
-        if slurm
-        else "NULL",
-        "array_tasks": "NULL",
-        "het_job": "CASE WHEN contains(job_text, '+') THEN try_cast(split_part(job_text, '+', 1) AS BIGINT) END" if slurm else "NULL",
-        "het_offset": "CASE WHEN contains(job_text, '+') THEN try_cast(split_part(job_text, '+', 2) AS INTEGER) END" if slurm else "NULL",
-        "user": '"user"',
-        "uid": "try_cast(uid_text AS BIGINT)",
-        "account": "account",
-        "partition": '"partition"',
-        "qos": "qos",
-        "name": "name",
-        "work_dir": "work_dir",
-        "submit_line": "submit_line",
-        "submit": "submit",
-        "eligible": "eligible",
-        "start": "CASE WHEN start_at > end_at THEN end_at ELSE start_at END",
-        "end": "end_at",
-        "elapsed_s": "elapsed_s",
-        "suspended_s": "suspended",
-        "limit_s": "limit_s",
-        "nodes": "nodes",
-        "cpus": "CASE WHEN started THEN cpus ELSE 0 END" if {"alloccpus", "ncpus"} & set(fields) else "NULL",
+        "array_job": f"{array} try_cast(split_part(job_text, '_', 1) AS BIGINT) END" if options.slurm_ids else None,
+        "array_task": f"{array}try_cast(split_part(split_part(job_text, '_', 2), '+', 1) AS BIGINT) END" if options.slurm_ids else None,
+        "het_job": f"{het} try_cast(split_part(job_text, '+', 1) AS BIGINT) END" if options.slurm_ids else None,
+        "het_offset": f"{het} try_cast(split_part(job_text, '+', 2) AS INTEGER) END" if options.slurm_ids else None,
+        "user": given('"user"', "user"),
+        "uid": given("try_cast(uid_text AS BIGINT)", "uid"),
+        "account": given("account", "account"),
+        "partition": given('"partition"', "partition"),
+        "qos": given("qos", "qos"),
+        "name": given("name", "jobname"),
+        "work_dir": given("work_dir", "workdir"),
+        "submit_line": given("submit_line", "submitline"),
+        "submit": given("submit", "submit"),
+        "eligible": given("eligible", "eligible"),
+        "start": given("CASE WHEN start_at > end_at THEN end_at ELSE start_at END", "start"),
+        "end": given("end_at", "end"),
+        "elapsed_s": "elapsed_s" if {"elapsedraw", "elapsed"} & set(fields) or {"start", "end"} <= set(fields) else None,
+        "suspended_s": given("suspended", "suspended"),
+        "limit_s": given("limit_s", "timelimitraw", "timelimit"),
+        "nodes": given("nodes", "allocnodes", "alloctres", "nnodes"),
+        "cpus": given("CASE WHEN started THEN cpus ELSE 0 END", "alloccpus", "ncpus"),
         "gpus": count,
         "gpu_source": source,
         "gpu_type": kind,
-        "node_list": "CASE WHEN node_list IN ('None assigned', '(null)') THEN NULL ELSE node_list END",
-        "state": "state",
+        "node_list": given("CASE WHEN node_list IN ('None assigned', '(null)') THEN NULL ELSE node_list END", "nodelist"),
+        "state": given("state", "state"),
         # Slurm itself clamps a start that lies after the end; so does `start`, and says so here.
-        "state_flags": f"CASE WHEN start_at > end_at THEN concat_ws(',', state_flags, '{CLAMPED}') ELSE state_flags END",
-        "canceller_uid": "CASE canceller WHEN 'root' THEN 0 ELSE try_cast(canceller AS BIGINT) END",
-        "exit_code": "exit_code",
-        "exit_signal": "exit_signal",
-        "failed_node": "failed_node",
-        "restarts": "restarts",
-        "planned_s": "planned",
-        "depends_on": _dependencies() if "submitline" in fields else "NULL",
+        "state_flags": given(
+            f"CASE WHEN start_at > end_at THEN concat_ws(',', state_flags, '{CLAMPED}') ELSE state_flags END", "stateflags", "start"
+        ),
+        "canceller_uid": given("CASE WHEN canceller = 'root' THEN 0 ELSE try_cast(canceller AS BIGINT) END", "state"),
+        "exit_code": given("exit_code", "exitcode"),
+        "exit_signal": given("exit_signal", "exitcode"),
+        "failed_node": given("failed_node", "failednode"),
+        "restarts": given("restarts", "restarts"),
+        "planned_s": given("planned", "planned"),
+        "depends_on": given(_dependencies(), "submitline"),
         "outcome": classify.outcome(options.outcomes),
         "source": "source",
         "line": "line",
     }
 
 
-def _nodes(fields: Collection[str], started: str) -> str:
+def _nodes(fields: Collection[str], started: str) -> str | None:
     """Nodes allocated. NNodes falls back to what was *requested* for a job that never started, so it counts only for started ones."""
     there = []
     if "allocnodes" in fields:
@@ -209,16 +233,14 @@ def _nodes(fields: Collection[str], started: str) -> str:
         there.append("try_cast(split_part(split_part(',' || alloc_tres, ',node=', 2), ',', 1) AS INTEGER)")
     if "nnodes" in fields:
         there.append("nodes_named")
-    if not there:
-        return "NULL"
-    return f"CASE WHEN {started} THEN coalesce({', '.join(there)}) ELSE 0 END"
+    return f"CASE WHEN {started} THEN coalesce({', '.join(there)}) ELSE 0 END" if there else None
 
 
-def _gpus(fields: Collection[str]) -> tuple[str, str, str]:
+def _gpus(fields: Collection[str]) -> tuple[str | None, str | None, str | None]:
     """Count, source and model. Sources are tried in order of trust; each costs something only where the ones before say nothing."""
     ways = [
         ("gpus", "gpu_column", "column"),
-        ("alloctres", gpus.tres_count("alloc_tres"), "alloc_tres"),
+        ("alloctres", "alloc_gpus", "alloc_tres"),
         ("allocgres", gpus.gres_count("alloc_gres", "nodes"), "gres"),
         ("reqtres", gpus.tres_count("req_tres"), "req_tres"),
         ("reqgres", gpus.gres_count("req_gres", "nodes"), "gres"),
@@ -226,15 +248,14 @@ def _gpus(fields: Collection[str]) -> tuple[str, str, str]:
     ]
     there = [way for way in ways if way[0] in fields]
     if not there:
-        return "NULL", "NULL", "NULL"
+        return None, None, None
     count = f"CASE WHEN started THEN coalesce({', '.join(way[1] for way in there)}, 0) ELSE 0 END"
     arms = " ".join(f"WHEN ({expression}) > 0 THEN '{source}'" for _, expression, source in there)
     source = f"CASE WHEN NOT started THEN 'none' {arms} ELSE 'none' END"
     if "gputype" in fields:
         return count, source, "gpu_type_text"
     kinds = [gpus.tres_type(text) for field, text in (("alloctres", "alloc_tres"), ("reqtres", "req_tres")) if field in fields]
-    kind = f"CASE WHEN started THEN coalesce({', '.join(kinds)}) END" if kinds else "NULL"
-    return count, source, kind
+    return count, source, f"CASE WHEN started THEN coalesce({', '.join(kinds)}) END" if kinds else None
 
 
 def _signal() -> str:

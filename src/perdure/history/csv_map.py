@@ -147,7 +147,7 @@ def read(connection: duckdb.DuckDBPyConnection, source: Source, options: convert
     try:
         for rejects in ("perdure_rejects", "perdure_reject_scans"):
             connection.execute(f"DROP TABLE IF EXISTS {rejects}")
-        tally.attempts = _one(connection, f"INSERT INTO attempts {query}")
+        tally.attempts = table.append(connection, query)
         for line, text, why in connection.execute(
             "SELECT line, any_value(csv_line), any_value(error_type) FROM perdure_rejects GROUP BY line ORDER BY line"
         ).fetchall():
@@ -168,7 +168,7 @@ def _scan(source: Source, mapping: ColumnMap, names: list[str]) -> str:
     columns = ", ".join(f"'c{index}': 'VARCHAR'" for index in range(len(names)))
     return (
         f"read_csv({table.path_literal(source.path)}, delim = {quoted(mapping.delimiter)}, quote = '\"', escape = '\"', header = true,"
-        f" auto_detect = false, strict_mode = false, nullstr = '\\x00', columns = {{{columns}}}, store_rejects = true,"
+        f" auto_detect = false, strict_mode = false, columns = {{{columns}}}, store_rejects = true,"
         " rejects_table = 'perdure_rejects', rejects_scan = 'perdure_reject_scans', rejects_limit = 0)"
     )
 

@@ -57,9 +57,11 @@ def import_files(
     """
     if not paths:
         raise errors.UsageError("no files to import", hint="name one or more files, or - for standard input")
-    table.create_empty(connection)
+    table.begin(connection)
+    table.add_columns(connection, ("job_id", "raw_id", "outcome", "source"))
     with _database_errors():
         files = tuple(_read(connection, path, request, progress) for path in paths)
+        table.publish(connection)
         duplicates = checks.drop_duplicates(connection)
         checks.expand_arrays(connection)
         return summarise(connection, files, request, duplicates)
@@ -143,9 +145,7 @@ def _read(
 
 def _append_attempts(connection: duckdb.DuckDBPyConnection, source: sources.Source) -> FileSummary:
     """Append an attempts file to the table."""
-    query = table.attempts_query(connection, source.path, name=source.name)
-    row = connection.execute(f"INSERT INTO attempts {query}").fetchone()
-    count = int(row[0]) if row else 0
+    count = table.append(connection, table.attempts_query(connection, source.path, name=source.name))
     return FileSummary.of(source.name, "attempts", Tally(lines=count, attempts=count))
 
 

@@ -50,8 +50,10 @@ def duration_s(text: str) -> str:
     def part(index: int) -> str:
         return f"try_cast(split_part({clock}, ':', {index}) AS DOUBLE)"
 
+    # HH:MM:SS below a day is a TIME, which is read five times as fast.
     return (
-        f"CASE WHEN {text} = '00:00:00' THEN 0.0 WHEN NOT contains({text}, ':') THEN NULL"
+        f"CASE WHEN {text} = '00:00:00' THEN 0.0 WHEN strlen({text}) = 8 AND {text} < '24' THEN epoch(try_cast({text} AS TIME))"
+        f" WHEN NOT contains({text}, ':') THEN NULL"
         f" WHEN split_part({clock}, ':', 3) <> '' THEN {days} + {part(1)} * 3600 + {part(2)} * 60 + {part(3)}"
         f" ELSE {days} + {part(1)} * 60 + {part(2)} END"
     )

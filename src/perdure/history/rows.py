@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from perdure.history import convert
+from perdure.history import convert, table
 from perdure.history.summary import Tally
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def append(
             else:
                 tally.skipped[kind] += count
         query = convert.attempts(columns, "perdure_batch", options, source=quoted(source), line="line", where=test)
-        connection.execute(f"INSERT INTO attempts {query}")
+        table.append(connection, query)
         connection.unregister("perdure_batch")
 
 
@@ -56,7 +56,7 @@ def register(connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[
     data = {}
     for field, column in columns.items():
         data[column] = np.empty(len(batch), dtype=object)
-        data[column][:] = [record.get(field, "") for _, record in batch]
+        data[column][:] = [record.get(field) or None for _, record in batch]
     connection.register(name, {**data, "line": np.array([line for line, _ in batch], dtype=np.int64)})
 
 

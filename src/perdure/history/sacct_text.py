@@ -98,7 +98,7 @@ class _Reading:
         scan = self._scan(f"store_rejects = true, rejects_table = '{_REJECTS}', rejects_scan = '{_SCANS}', rejects_limit = 0")
         query = convert.attempts(self.columns, scan, self.options, source=self.label, where=convert.is_attempt(self.columns))
         try:
-            self.tally.attempts = _count(self.connection.execute(f"INSERT INTO attempts {query}"))
+            self.tally.attempts = table.append(self.connection, query)
         except duckdb.InvalidInputException:
             return False
         return True
@@ -149,7 +149,7 @@ class _Reading:
         if replaced:
             self._remove(replaced)
         query = convert.attempts(columns, "perdure_batch", self.options, source=self.label, line="line", where=test)
-        self.tally.attempts += _count(connection.execute(f"INSERT INTO attempts {query}"))
+        self.tally.attempts += table.append(connection, query)
         connection.unregister("perdure_batch")
         self._count_kinds(fresh)
 
@@ -182,7 +182,7 @@ class _Reading:
         for column in self.columns.values():
             index = int(column[1:])
             data[column] = np.empty(len(batch), dtype=object)
-            data[column][:] = [decode(record.cells[index]) for record in batch]
+            data[column][:] = [decode(record.cells[index]) or None for record in batch]
         self.connection.register(name, {**data, "line": np.array([record.line for record in batch], dtype=np.int64)})
         return name
 
@@ -190,12 +190,13 @@ class _Reading:
         """Take out the rows of records that a later line turned out to continue, one row for each."""
         self._register("perdure_replaced", replaced)
         query = convert.attempts(self.columns, "perdure_replaced", self.options, source=self.label, line="line")
-        same = " AND ".join(
-            f'a."{name}" IS NOT DISTINCT FROM r."{name}"' for name in ("job_id", "raw_id", "submit", "start", "end", "state", "name")
-        )
+        stored = set(table.stored_columns(self.connection)) & set(query.columns)
+        keys = [name for name in ("job_id", "raw_id", "submit", "start", "end", "state", "name", "source") if name in stored]
+        same = " AND ".join(f'a."{name}" IS NOT DISTINCT FROM r."{name}"' for name in keys)
+        per_row = ", ".join(f'r."{name}"' for name in keys)
         deleted = self.connection.execute(
-            f"DELETE FROM attempts WHERE rowid IN (SELECT min(a.rowid) FROM attempts a JOIN ({query}) r"
-            f" ON {same} AND a.source = {self.label} AND a.line IS NULL GROUP BY r.line, r.job_id, r.raw_id, r.submit)"
+            f"DELETE FROM {table.ROWS} WHERE rowid IN (SELECT min(a.rowid) FROM {table.ROWS} a JOIN ({query.sql}) r"
+            f" ON {same} GROUP BY {per_row}, r.line)"
         )
         self.tally.attempts -= _count(deleted)
         self.connection.unregister("perdure_replaced")

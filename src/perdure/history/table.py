@@ -7,8 +7,11 @@ package (`perdure.history`) and in `perdure.advisor`, through this module.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from perdure import errors
 from perdure.base import files
@@ -42,7 +45,66 @@ def connect(*, memory_limit: str = "2GiB", threads: int | None = None) -> duckdb
     except duckdb.Error as error:
         raise errors.SettingError(f"memory-limit or threads: {error}", hint="write it like 2GiB and 2") from error
     connection.execute("SET TimeZone = 'UTC'")
+    if connection.execute("SELECT 1 FROM duckdb_optimizers() WHERE name = 'type_pushdown'").fetchone():
+        # It turns a try_cast over a CSV column into a cast by the CSV reader, which refuses rows instead of giving NULL.
+        connection.execute("SET disabled_optimizers = 'type_pushdown'")
     return connection
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A SELECT of some columns of the attempts table, in the order of `columns`."""
+
+    columns: tuple[str, ...]
+    sql: str
+
+
+ROWS = "perdure_rows"
+"""The table behind the view ``attempts`` while files are read: only the columns that a file fills. A column of NULLs costs as much
+as one that holds something."""
+
+
+def begin(connection: duckdb.DuckDBPyConnection) -> None:
+    """Forget what was read before."""
+    for kind, name in (("VIEW", "attempts"), ("TABLE", "attempts"), ("TABLE", ROWS)):
+        found = connection.execute(
+            "SELECT 1 FROM information_schema.tables WHERE table_name = ? AND (table_type = 'VIEW') = ?", [name, kind == "VIEW"]
+        ).fetchone()
+        if found:
+            connection.execute(f"DROP {kind} {name}")
+
+
+def append(connection: duckdb.DuckDBPyConnection, query: Query) -> int:
+    """Append the rows of `query`; return how many there were."""
+    add_columns(connection, query.columns)
+    names = ", ".join(f'"{name}"' for name in query.columns)
+    row = connection.execute(f"INSERT INTO {ROWS} ({names}) {query.sql}").fetchone()
+    return int(row[0]) if row else 0
+
+
+def add_columns(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
+    """See to it that the table behind ``attempts`` has the columns `names`, and that it exists."""
+    there = stored_columns(connection)
+    missing = [f'"{column.name}" {column.sql}' for column in attempt.COLUMNS if column.name in set(names) - set(there)]
+    if not there:
+        connection.execute(f"CREATE TABLE {ROWS} ({', '.join(missing)})")
+        return
+    for column in missing:
+        connection.execute(f"ALTER TABLE {ROWS} ADD COLUMN {column}")
+
+
+def stored_columns(connection: duckdb.DuckDBPyConnection) -> tuple[str, ...]:
+    """Return the columns that the table behind ``attempts`` has."""
+    rows = connection.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [ROWS]).fetchall()
+    return tuple(row[0] for row in rows)
+
+
+def publish(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make what was read visible as the view ``attempts``, with all columns; those that no file filled are NULL."""
+    there = stored_columns(connection)
+    columns = ", ".join(
+        f'"{column.name}"' if column.name in there else f'NULL::{column.sql} AS "{column.name}"' for column in attempt.COLUMNS
+    )
+    connection.execute(f"CREATE OR REPLACE VIEW attempts AS SELECT {columns} FROM {ROWS}")
 
 
 def create_empty(connection: duckdb.DuckDBPyConnection) -> None:
@@ -56,11 +118,11 @@ def open_attempts(connection: duckdb.DuckDBPyConnection, path: str | os.PathLike
 
     Raises `errors.InputFormat` when the file is not an attempts table or is of a newer format.
     """
-    connection.execute(f"CREATE OR REPLACE VIEW attempts AS {attempts_query(connection, path)}")
+    connection.execute(f"CREATE OR REPLACE VIEW attempts AS {attempts_query(connection, path).sql}")
 
 
-def attempts_query(connection: duckdb.DuckDBPyConnection, path: str | os.PathLike[str], *, name: str | None = None) -> str:
-    """Check that a Parquet file is an attempts table and return a SELECT of its columns. `name`: what messages call the file.
+def attempts_query(connection: duckdb.DuckDBPyConnection, path: str | os.PathLike[str], *, name: str | None = None) -> Query:
+    """Check that a Parquet file is an attempts table and return a query of its columns. `name`: what messages call the file.
 
     Raises `errors.InputFormat` when it is not, or is of a newer format.
     """
@@ -83,8 +145,9 @@ def attempts_query(connection: duckdb.DuckDBPyConnection, path: str | os.PathLik
             f"{label}: attempts format {found[0]}, this Perdure reads format {attempt.FORMAT}",
             hint="update Perdure, or import the accounting files again",
         )
-    columns = ", ".join(f'"{column.name}"' for column in attempt.COLUMNS)
-    return f"SELECT {columns} FROM read_parquet({path_literal(path)})"
+    names = tuple(column.name for column in attempt.COLUMNS)
+    columns = ", ".join(f'"{name}"' for name in names)
+    return Query(names, f"SELECT {columns} FROM read_parquet({path_literal(path)})")
 
 
 def write_attempts(connection: duckdb.DuckDBPyConnection, path: str | os.PathLike[str], *, query: str = "FROM attempts") -> None:
