@@ -33,6 +33,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     └── LedgerError                 ledger            20   the effects ledger cannot be used
         ├── LedgerMissing           ledger-missing    10   there is none
         ├── LedgerUnavailable       ledger-away       75   it does not answer or has no room (retryable)
+        │   └── LedgerLocked        ledger-locked     75   another transaction holds it (retryable)
         ├── LedgerUnsafe            ledger-unsafe     20   somebody else could change it
         ├── LedgerSchema            ledger-schema     22   made by a newer Perdure
         └── LedgerCorrupt           ledger-corrupt    13   it is damaged, or is not a ledger
@@ -60,6 +61,7 @@ __all__ = [
     "InputMissing",
     "LedgerCorrupt",
     "LedgerError",
+    "LedgerLocked",
     "LedgerMissing",
     "LedgerSchema",
     "LedgerUnavailable",
@@ -273,11 +275,17 @@ class LedgerMissing(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger does not answer, is locked for too long, or has no room."""
+    """The ledger does not answer or has no room."""
 
     code = "ledger-away"
     exit_status = 75
     retryable = True
+
+
+class LedgerLocked(LedgerUnavailable):
+    """Another transaction holds the ledger, or the step, for longer than one takes."""
+
+    code = "ledger-locked"
 
 
 class LedgerUnsafe(LedgerError):

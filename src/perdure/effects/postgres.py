@@ -1,0 +1,294 @@
+"""The shared ledger: a PostgreSQL server, for processes on many hosts. The one module that uses psycopg, loaded when it is needed.
+
+One row is guarded by an advisory lock on its key for the length of a transaction, also while there is no row yet. A
+connection that breaks (the server restarted, the process was restored elsewhere) is opened again and the transaction
+repeated once: every change names its holder, so that repeating one that had been committed changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure import errors
+from perdure.effects.backend import LOCK_WAIT_S, Answer, Change, Seen
+from perdure.effects.epoch import Life
+from perdure.effects.machine import Row, State
+from perdure.effects.statements import VERSION, Statements, row_from, values_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+_SQL = Statements(mark="%s", prefix="perdure.", index="")
+_PAGE = 500
+_LOCKS = 0x70657264  # "perd": seeds the hash of keys, so that other users of advisory locks do not meet ours
+_MIGRATION_LOCK = 0x7065726475726501
+_CONNECT_S = 10
+_NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
+_LOCK = f"SELECT pg_advisory_xact_lock(hashtextextended(%s, {_LOCKS}))"
+
+_Result = TypeVar("_Result")
+
+
+def library() -> Any:
+    """Import psycopg. Raises `errors.MissingExtra`."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise errors.MissingExtra(
+            "a ledger on PostgreSQL needs psycopg, which is not installed", hint="pip install 'perdure[postgres]'"
+        ) from error
+    return psycopg
+
+
+class Postgres:
+    """A ledger in the schema `perdure` of the database at `url`; keeps `backend.Backend`."""
+
+    def __init__(self, url: str, *, create: bool) -> None:
+        self._psycopg = library()
+        self._url = url
+        self._create = create
+        self._lock = threading.RLock()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._pid = 0
+        self._parents: list[psycopg.Connection[Any]] = []
+        self._place, self._secrets = self._describe()
+
+    def __str__(self) -> str:
+        return self._place
+
+    def transact(self, key: str, life: Life | None, change: Change[Answer]) -> Answer:
+        """See `backend.Backend`."""
+        return self._run(lambda connection: transact_on(connection, key, life, change))
+
+    def read(self, key: str) -> tuple[Row | None, float]:
+        """See `backend.Backend`."""
+
+        def run(connection: psycopg.Connection[Any]) -> tuple[Row | None, float]:
+            values = connection.execute(_SQL.get, (key,)).fetchone()
+            return (row_from(values) if values else None), _one(connection, _NOW)
+
+        return self._run(run)
+
+    def rows(self, state: State | None = None) -> Iterator[Row]:
+        """See `backend.Backend`."""
+        last = ""
+        while True:
+            statement, values = (_SQL.page, (last, _PAGE)) if state is None else (_SQL.page_of_state, (str(state), last, _PAGE))
+            found = self._run(lambda connection, s=statement, v=values: connection.execute(s, v).fetchall())  # type: ignore[misc]
+            yield from map(row_from, found)
+            if len(found) < _PAGE:
+                return
+            last = found[-1][0]
+
+    def count(self) -> dict[State, int]:
+        """See `backend.Backend`."""
+        return self._run(lambda connection: {State(state): number for state, number in connection.execute(_SQL.count)})
+
+    def prune(self, before_s: float, *, dry_run: bool) -> int:
+        """See `backend.Backend`."""
+        if dry_run:
+            return int(self._run(lambda connection: _one(connection, _SQL.old, before_s)))
+        return self._run(lambda connection: connection.execute(_SQL.prune, (before_s,)).rowcount)
+
+    def now_s(self) -> float:
+        """See `backend.Backend`."""
+        return self._run(lambda connection: float(_one(connection, _NOW)))
+
+    def twin(self) -> Postgres:
+        """See `backend.Backend`."""
+        return Postgres(self._url, create=self._create)
+
+    def close(self) -> None:
+        """See `backend.Backend`."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None and self._pid == os.getpid():
+                connection.close()
+
+    def session(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
+        """Run `run` with a connection in autocommit, not repeated when the connection breaks. For the outbox."""
+        with self._lock, self._translated():
+            return run(self._connected())
+
+    def _run(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
+        with self._lock:
+            was_open = self._connection is not None
+            try:
+                return self.session(run)
+            except errors.LedgerUnavailable:
+                if not was_open or self._connection is not None:
+                    raise
+            # The old connection was broken; a new one may work at once.
+            return self.session(run)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._pid != os.getpid() and self._connection is not None:
+            # A forked child must neither use its parent's connection nor say goodbye on it.
+            self._parents.append(self._connection)
+            self._connection = None
+        if self._connection is None:
+            connection = self._open()
+            try:
+                migrate(connection, create=self._create, place=self._place)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection, self._pid = connection, os.getpid()
+        return self._connection
+
+    def _open(self) -> psycopg.Connection[Any]:
+        conninfo = self._psycopg.conninfo
+        options = {"connect_timeout": str(_CONNECT_S), "application_name": "perdure-effects"} | conninfo.conninfo_to_dict(self._url)
+        # Statements are not prepared: a pooler in transaction mode would not find them again.
+        connection: psycopg.Connection[Any] = self._psycopg.connect(**options, autocommit=True, prepare_threshold=None)
+        connection.execute(f"SET lock_timeout = '{LOCK_WAIT_S:g}s'")
+        connection.execute("SET synchronous_commit = on")  # a server may be set to lose the last commits
+        return connection
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        psycopg = self._psycopg
+        try:
+            yield
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+            raise errors.LedgerLocked(f"the ledger {self._place} is locked by another transaction", hint="try again") from None
+        except psycopg.errors.DiskFull:
+            raise errors.LedgerUnavailable(f"there is no room for the ledger {self._place}", hint="free some space on the server") from None
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            self._drop()
+            raise errors.LedgerUnavailable(
+                f"the ledger {self._place} does not answer: {self._safe(error)}", hint="check that the server runs and lets you in"
+            ) from None
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise errors.LedgerError(
+                f"the ledger {self._place}: {self._safe(error)}",
+                hint="let an owner of the database run: CREATE SCHEMA perdure AUTHORIZATION you",
+            ) from None
+        except psycopg.Error as error:
+            # Errors of the library may quote the connection's text, with the password: the chain ends here.
+            raise errors.LedgerError(f"the ledger {self._place}: {self._safe(error)}") from None
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(self._psycopg.Error):
+                connection.close()
+
+    def _safe(self, error: Exception) -> str:
+        text = " ".join(str(error).split())
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        return text
+
+    def _describe(self) -> tuple[str, tuple[str, ...]]:
+        """Return the place for people, and what must never be shown."""
+        try:
+            parts = self._psycopg.conninfo.conninfo_to_dict(self._url)
+        except self._psycopg.Error:
+            # The library's message quotes the text, and the password is somewhere in it.
+            raise errors.UsageError(
+                "the ledger's address is not one of PostgreSQL",
+                hint="write postgresql://USER@HOST:PORT/DATABASE; percent-encode special characters",
+            ) from None
+        place = f"postgresql://{parts.get('host', '')}{':' + str(parts['port']) if 'port' in parts else ''}/{parts.get('dbname', '')}"
+        quoted = re.findall(r"//[^/@]*?:([^/@]+)@", self._url)
+        return place, tuple(str(secret) for secret in (parts.get("password"), parts.get("sslpassword"), *quoted) if secret)
+
+
+class Borrowed(Postgres):
+    """The same ledger over a connection of the caller's, in the caller's transaction; psycopg's exceptions pass."""
+
+    def __init__(self, owner: Postgres, connection: psycopg.Connection[Any]) -> None:
+        self._place = str(owner)
+        self._borrowed = connection
+
+    def _run(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
+        return run(self._borrowed)
+
+
+def transact_on(connection: psycopg.Connection[Any], key: str, life: Life | None, change: Change[Answer]) -> Answer:
+    """Let `change` decide on the row of `key` inside `connection`'s transaction, or one of its own when there is none.
+
+    The lock on the key is held until the outermost transaction ends.
+    """
+    with connection.transaction():
+        connection.execute(_LOCK, (key,))
+        # Shared: many steps of one life at once; a newer life that raises the epoch waits for those that have begun.
+        highest = _one(connection, f"{_SQL.get_life} FOR SHARE", life.workload) if life else None
+        values = connection.execute(_SQL.get, (key,)).fetchone()
+        row, answer = change(Seen(row_from(values) if values else None, highest, _one(connection, _NOW)))
+        if row is not None:
+            connection.execute(_SQL.put, values_of(row))
+        if life and (highest is None or life.epoch > highest):
+            connection.execute(_SQL.put_life, (life.workload, life.epoch))
+    return answer
+
+
+@contextlib.contextmanager
+def shared(connection: Any, wait_s: float) -> Iterator[None]:
+    """Open a transaction on the caller's `connection`, or a savepoint in the one it has, that waits `wait_s` for locks.
+
+    Inside, a commit is durable even on a server that is set to lose the last ones. Raises `errors.EffectBusy` when a
+    lock is not given in time; every other exception passes, after a roll-back.
+    """
+    psycopg = library()
+    if not isinstance(connection, psycopg.Connection):
+        raise errors.UsageError(
+            f"connection= takes an open psycopg.Connection, not {type(connection).__name__}",
+            hint="asynchronous connections cannot be shared",
+        )
+    try:
+        with connection.transaction():
+            before = _one(connection, "SELECT current_setting('lock_timeout')")
+            connection.execute(
+                "SELECT set_config('lock_timeout', %s, true), set_config('synchronous_commit', 'on', true)",
+                (f"{max(1, int(wait_s * 1000))}ms",),
+            )
+            yield
+            connection.execute("SELECT set_config('lock_timeout', %s, true)", (before,))
+    except psycopg.errors.LockNotAvailable as error:
+        raise errors.EffectBusy("another transaction is doing the step", hint="roll back and try again") from error
+
+
+def migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -> None:
+    """Bring the schema `perdure` up to this version; of several processes at once, one does it and the others wait.
+
+    Raises `errors.LedgerMissing` when there is none and `create` is not set, and `errors.LedgerSchema` for a newer one.
+    """
+    if _version(connection, place) == VERSION:
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+        version = _version(connection, place)
+        if version == 0 and not create:
+            raise errors.LedgerMissing(f"there is no ledger in {place}", hint="name the database that the job uses: --ledger URL")
+        if version == 0:
+            connection.execute("CREATE SCHEMA IF NOT EXISTS perdure")
+            connection.execute("CREATE TABLE perdure.meta (version BIGINT NOT NULL)")
+            connection.execute("INSERT INTO perdure.meta VALUES (0)")
+        for step in range(version, VERSION):
+            for statement in _SQL.migration(step):
+                connection.execute(statement)
+        connection.execute("UPDATE perdure.meta SET version = %s", (VERSION,))
+
+
+def _version(connection: psycopg.Connection[Any], place: str) -> int:
+    if _one(connection, "SELECT to_regclass('perdure.meta')") is None:
+        return 0
+    version = int(_one(connection, "SELECT version FROM perdure.meta"))
+    if version > VERSION:
+        raise errors.LedgerSchema(
+            f"the ledger in {place} was made by a newer Perdure: schema {version}, this one knows {VERSION}", hint="upgrade perdure here"
+        )
+    return version
+
+
+def _one(connection: psycopg.Connection[Any], statement: str, *values: object) -> Any:
+    """Return the one value of a query; None for no row."""
+    found = connection.execute(statement, values).fetchone()
+    return found[0] if found else None
