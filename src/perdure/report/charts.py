@@ -11,16 +11,15 @@ import html
 import json
 import math
 import re
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from perdure import errors
-from perdure.model.advice import Advice, CauseRates, RateFit, WorkloadAdvice
+from perdure.model.advice import Advice, CauseRates, WorkloadAdvice
 from perdure.model.attempt import Cause
-from perdure.report import drawings, figures, theme, totals
+from perdure.report import drawings, figures, points, theme, totals
 from perdure.stats.published import PublishedRate
 
 
@@ -46,11 +45,11 @@ class Chart(msgspec.Struct, frozen=True):
 def rates_by_size(rates: Sequence[CauseRates], unit: str, published: Sequence[PublishedRate]) -> Chart | None:
     """Draw the rate of each cause by size on log axes: intervals, fit (dashed where extrapolated), published rates. None without events."""
     chosen = [one for one in rates if one.unit == unit and one.cause is not Cause.WALLTIME and one.events > 0]
-    points = [point for one in chosen for point in _rate_points(one)]
-    if not points:
+    marks = [mark for one in chosen for mark in points.rate_points(one)]
+    if not marks:
         return None
-    lines = [line for one in chosen if one.fit is not None and one.classification == "strict" for line in _fit_points(one, one.fit)]
-    beside = _published_band(published, unit, [one["x"] for one in (*points, *lines)])
+    lines = [line for one in chosen if one.fit is not None and one.classification == "strict" for line in points.fit_points(one, one.fit)]
+    beside = points.published_band(published, unit, [one["x"] for one in (*marks, *lines)])
     title = f"Interruptions by size, in {figures.unit_name(unit)}"
     strict = next((one for one in chosen if one.classification == "strict"), chosen[0])
     return _chart(
@@ -58,8 +57,8 @@ def rates_by_size(rates: Sequence[CauseRates], unit: str, published: Sequence[Pu
         title,
         "How often a running job is interrupted, by its size, on logarithmic axes. Bars are intervals, the line is the fit, dashed where "
         f"it is extrapolated beyond the sizes that were observed. {_rate_sentence(strict)}",
-        _rate_legend(points, lines, beside, unit),
-        lambda alt, width: drawings.rates(alt, width, unit, drawings.RateMarks(points, lines, beside)),
+        _rate_legend(marks, lines, beside, unit),
+        lambda alt, width: drawings.rates(alt, width, unit, drawings.RateMarks(marks, lines, beside)),
     )
 
 
@@ -118,19 +117,19 @@ def exposure_by_outcome(advice: Advice) -> Chart | None:
 
 def break_even(workloads: Sequence[WorkloadAdvice]) -> Chart | None:
     """Draw each workload's run time against the run time at which a checkpoint begins to pay. None without such figures."""
-    points: list[drawings.BreakEvenMark] = [
+    marks: list[drawings.BreakEvenMark] = [
         {"work": row.question.work_minutes / 60, "even": row.verdict.break_even.work_minutes / 60, "verdict": row.verdict.verdict.value}
         for row in workloads
         if row.verdict.break_even.work_minutes and row.question.work_minutes > 0 and math.isfinite(row.verdict.break_even.work_minutes)
     ]
-    if not points:
+    if not marks:
         return None
-    above = sum(one["work"] > one["even"] for one in points)
-    given = {one["verdict"] for one in points}
+    above = sum(one["work"] > one["even"] for one in marks)
+    given = {one["verdict"] for one in marks}
     return _chart(
         "break-even",
         "Where a checkpoint begins to pay",
-        f"A mark is a workload: its run time against its break-even. Right of the line ({above:,} of {len(points):,}) a run is longer than "
+        f"A mark is a workload: its run time against its break-even. Right of the line ({above:,} of {len(marks):,}) a run is longer than "
         "its break-even, so that resuming costs less, as long as the limit, the deadline and the evidence do not say otherwise.",
         (
             *(
@@ -140,34 +139,16 @@ def break_even(workloads: Sequence[WorkloadAdvice]) -> Chart | None:
             ),
             LegendEntry("both ways cost the same", theme.MUTED, "dash"),
         ),
-        lambda alt, width: drawings.break_even(alt, width, points),
+        lambda alt, width: drawings.break_even(alt, width, marks),
     )
 
 
-# Points ----------------------------------------------------------------------------------------------------------
-
-
-def _series(rate: CauseRates) -> str:
-    return rate.cause.value + (", inclusive" if rate.classification == "inclusive" else "")
-
-
-def _published_band(published: Sequence[PublishedRate], unit: str, sizes: Sequence[float]) -> list[dict[str, Any]]:
-    """The lowest and the highest published rate, in proportion to nodes as their authors have it, over the sizes drawn."""
-    if not published:
-        return []
-    rates = [one.rate_per_1000_node_days for one in published]
-    nodes = {
-        size: max(1.0, size / drawings.GPUS_A_NODE) if unit == "gpu" else size for size in (min(sizes), drawings.GPUS_A_NODE, max(sizes))
-    }
-    return [{"x": size, "low": min(rates) / 1000 * nodes[size], "high": max(rates) / 1000 * nodes[size]} for size in sorted(nodes)]
-
-
 def _rate_legend(
-    points: list[dict[str, Any]], lines: list[dict[str, Any]], beside: list[dict[str, Any]], unit: str
+    marks: list[dict[str, Any]], lines: list[dict[str, Any]], beside: list[dict[str, Any]], unit: str
 ) -> tuple[LegendEntry, ...]:
-    named = {one["series"] for one in points}
+    named = {one["series"] for one in marks}
     entries = [LegendEntry(name, *drawings.SERIES[name]) for name in drawings.SERIES if name in named]
-    if any(not one["seen"] for one in points):
+    if any(not one["seen"] for one in marks):
         entries.append(LegendEntry("none seen: upper bound", theme.MUTED, "triangle-down"))
     if lines:
         entries += [LegendEntry("fit", theme.MUTED, "line"), LegendEntry("extrapolated", theme.MUTED, "dash")]
@@ -175,58 +156,6 @@ def _rate_legend(
         at = f", {drawings.GPUS_A_NODE} GPUs a node" if unit == "gpu" else ""
         entries.append(LegendEntry(f"published elsewhere{at}", theme.GRID, "block"))
     return tuple(entries)
-
-
-def _rate_points(rate: CauseRates) -> list[dict[str, Any]]:
-    """Points per day of running. A bin without events is an upper bound, marked as such."""
-    if rate.classification == "inclusive" and rate.cause is not Cause.INFRASTRUCTURE:
-        return []
-    points = []
-    for one in rate.bins:
-        size = one.mean_size if one.mean_size > 0 else one.low
-        interval = one.interval
-        point: dict[str, Any]
-        if one.events:
-            point = {"x": size, "y": one.rate_per_job_hour * 24, "seen": True}
-            if interval is not None and interval.low > 0 and rate.classification == "strict":
-                point |= {"low": interval.low * 24, "high": interval.high * 24}
-        elif interval is not None and interval.high > 0 and one.job_hours > 0 and rate.classification == "strict":
-            point = {"x": size, "y": interval.high * 24, "seen": False}
-        else:
-            continue
-        points.append(point | {"series": _series(rate)})
-    return points
-
-
-def _fit_points(rate: CauseRates, fit: RateFit) -> list[dict[str, Any]]:
-    """The fitted line and its band, with a piece beyond the observed sizes that is marked as extrapolated."""
-    if fit.coefficient <= 0 or not 0 < fit.observed_low <= fit.observed_high:
-        return []
-    level = fit.exponent_interval.level if fit.exponent_interval is not None else 0.90
-    quantile = statistics.NormalDist().inv_cdf((1 + level) / 2)
-    pieces = {
-        "observed": (fit.observed_low, fit.observed_high),
-        "extrapolated": (fit.observed_high, fit.observed_high * 4),
-    }
-    points = []
-    for piece, (start, end) in pieces.items():
-        for step in range(25):
-            size = start * (end / start) ** (step / 24)
-            log_rate = math.log(fit.coefficient) + fit.exponent * math.log(size) + math.log(24)
-            point = {"x": size, "y": math.exp(log_rate), "piece": piece, "series": _series(rate)}
-            spread = _spread(fit, size) if rate.cause is Cause.INFRASTRUCTURE else None
-            if spread is not None:
-                point |= {"low": math.exp(log_rate - quantile * spread), "high": math.exp(log_rate + quantile * spread)}
-            points.append(point)
-    return points
-
-
-def _spread(fit: RateFit, size: float) -> float | None:
-    """Standard deviation of the fitted log rate at `size`; None where it spans more than the chart could show."""
-    (var_a, covariance), (_, var_b) = fit.covariance
-    log_size = math.log(size)
-    spread = math.sqrt(max(0.0, var_a + 2 * covariance * log_size + var_b * log_size**2))
-    return spread if spread < 7 else None
 
 
 def _rate_sentence(rate: CauseRates) -> str:

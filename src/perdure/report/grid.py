@@ -1,4 +1,4 @@
-"""Aligned columns for the terminal: on a terminal they fit its width, down a pipe they are whole. Called by `terminal` only.
+"""Aligned columns, sentences and lists: on a terminal they fit its width, down a pipe they are whole. Called by `terminal`.
 
 On a terminal the columns that are least needed go first, then the first column is abridged with an ellipsis. Down a pipe
 nothing is dropped or abridged and a row is a line, so that grep and awk can be used.
@@ -40,6 +40,26 @@ def print_grid(columns: Sequence[Column], rows: Sequence[Row], console: Console,
         lines.append(line)
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def bullets(title: str, lines: Sequence[str], console: Console) -> None:
+    """Print a titled list, or nothing when it is empty."""
+    if not lines:
+        return
+    heading(title, console)
+    for line in lines:
+        say(f"- {line}", console)
+
+
+def say(line: str, console: Console) -> None:
+    """Print a sentence: wrapped on a terminal, one line down a pipe."""
+    console.print(Text(line), soft_wrap=not console.is_terminal)
+
+
+def heading(title: str, console: Console) -> None:
+    """Print a heading after an empty line."""
+    console.print()
+    console.print(Text(title, style="bold"))
 
 
 def _line(row: Row, columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int]) -> Text:

@@ -5,16 +5,16 @@ Colour only repeats what the words say. Whatever comes from a history passes `pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from perdure.base.text import printable
-from perdure.model.advice import Advice, CauseRates, Exposure, ExposureRow, RateBin, RateFit, VerdictKind, WorkloadAdvice
-from perdure.model.attempt import Cause
+from perdure.model.advice import Advice, Exposure, ExposureRow, VerdictKind, WorkloadAdvice
 from perdure.report import figures, totals
-from perdure.report.grid import Column, Row, print_grid
+from perdure.report.grid import Column, Row, bullets, heading, print_grid, say
+from perdure.report.terminal_rates import print_rates
 
 STYLES: dict[VerdictKind, str] = {
     VerdictKind.RESUME: "bold cyan",
@@ -36,19 +36,19 @@ def render(advice: Advice, console: Console, *, top: int = 20) -> None:
         shown = advice.workloads[:top] if top > 0 else advice.workloads
         _print_verdicts(advice, shown, console)
         for line in _summary(advice, len(shown)):
-            _say(line, console)
-    _print_rates(advice.rates, console)
+            say(line, console)
+    print_rates(advice.rates, console)
     _print_replay(advice, console)
-    _print_list("Assumed by default (change them with a policy file or flags)", _defaults(advice), console)
-    _print_list("Notes", [printable(note) for note in advice.notes], console)
-    _print_list("What this history cannot tell", [printable(line) for line in advice.exposure.cannot_tell], console)
+    bullets("Assumed by default (change them with a policy file or flags)", _defaults(advice), console)
+    bullets("Notes", [printable(note) for note in advice.notes], console)
+    bullets("What this history cannot tell", [printable(line) for line in advice.exposure.cannot_tell], console)
 
 
 def render_exposure(exposure: Exposure, console: Console, *, candidates: Sequence[WorkloadAdvice] = ()) -> None:
     """Print the exposure table by outcome and size, the figures beside it, the top `candidates`, and what is not known."""
     _print_exposure_table(exposure, console)
     for line in _exposure_summary(exposure):
-        _say(line, console)
+        say(line, console)
     if candidates:
         columns = [Column("candidate", left=True), Column("user", 2, left=True), Column("size"), Column("jobs", 1)]
         columns += [Column("interrupted", 1), Column("hours destroyed")]
@@ -63,9 +63,9 @@ def render_exposure(exposure: Exposure, console: Console, *, candidates: Sequenc
             ]
             for one in candidates
         ]
-        _heading("Top candidates", console)
+        heading("Top candidates", console)
         print_grid(columns, rows, console)
-    _print_list("What this history cannot tell", [printable(line) for line in exposure.cannot_tell], console)
+    bullets("What this history cannot tell", [printable(line) for line in exposure.cannot_tell], console)
 
 
 # Verdicts --------------------------------------------------------------------------------------------------------
@@ -173,64 +173,6 @@ def _summary(advice: Advice, shown: int) -> Iterable[str]:
             yield f"{total.without_figure:,} of those have no finite saving, since retrying may never finish: the sum leaves them out."
 
 
-# Rates -----------------------------------------------------------------------------------------------------------
-
-
-def _print_rates(rates: Sequence[CauseRates], console: Console) -> None:
-    for unit in ("gpu", "node"):
-        chosen = [one for one in rates if one.unit == unit and one.cause is not Cause.WALLTIME]
-        if not chosen:
-            continue
-        _heading(f"Mean time between interruptions of a job, by {figures.unit_name(unit)}", console)
-        _print_rate_table(chosen, console)
-        for one in chosen:
-            if one.fit is not None and one.events and one.classification == "strict":
-                _say(_fit_line(one, one.fit), console)
-
-
-def _print_rate_table(chosen: Sequence[CauseRates], console: Console) -> None:
-    strict = {one.cause: one for one in chosen if one.classification == "strict"}
-    inclusive = next((one for one in chosen if one.cause is Cause.INFRASTRUCTURE and one.classification == "inclusive"), None)
-    columns = [Column("size"), Column("job-hours", 4)]
-    cells: list[Callable[[tuple[float, float | None]], list[str]]] = []
-    exposed = {(one.low, one.high): one.job_hours for rate in chosen for one in rate.bins}
-    for cause, rate in sorted(strict.items(), key=lambda item: list(Cause).index(item[0])):
-        main = cause is Cause.INFRASTRUCTURE
-        columns += [Column("events" if main else f"{cause.value} events", 2 if main else 6), Column(cause.value, 0 if main else 3)]
-        columns += [Column("interval", 1 if main else 7)]
-        cells.append(_bin_cells(rate, with_interval=True))
-    if inclusive is not None:
-        columns.append(Column("inclusive", 5))
-        cells.append(_bin_cells(inclusive, with_interval=False))
-    rows: list[Row] = [
-        [figures.size_range(*one), figures.amount(exposed[one]), *(text for cell in cells for text in cell(one))] for one in sorted(exposed)
-    ]
-    print_grid(columns, rows, console)
-
-
-def _bin_cells(rate: CauseRates, *, with_interval: bool) -> Callable[[tuple[float, float | None]], list[str]]:
-    bins: dict[tuple[float, float | None], RateBin] = {(one.low, one.high): one for one in rate.bins}
-
-    def cells(key: tuple[float, float | None]) -> list[str]:
-        one = bins.get(key)
-        if one is None:
-            return [figures.UNKNOWN] * (3 if with_interval else 1)
-        mttf = figures.bin_mttf(one)
-        return [f"{one.events:,}", mttf, figures.bin_mttf_interval(one)] if with_interval else [mttf]
-
-    return cells
-
-
-def _fit_line(rate: CauseRates, fit: RateFit) -> str:
-    interval = fit.exponent_interval
-    within = f" ({interval.level:.0%}: {interval.low:.2f} to {interval.high:.2f})" if interval is not None else ""
-    seen = figures.size_range(fit.observed_low, fit.observed_high)
-    line = f"{rate.cause.value}: rate ∝ size^{fit.exponent:.2f}{within}, observed at {seen} {figures.unit_name(rate.unit)}"
-    if rate.dispersion.over_dispersed:
-        line += f"; in bunches, intervals by {rate.interval_method}"
-    return line + "."
-
-
 # Replay, exposure, lists -----------------------------------------------------------------------------------------
 
 
@@ -248,7 +190,7 @@ def _print_replay(advice: Advice, console: Console) -> None:
         ]
         for one in advice.replay
     ]
-    _heading("This history, replayed", console)
+    heading("This history, replayed", console)
     print_grid(columns, rows, console)
 
 
@@ -308,20 +250,3 @@ def _defaults(advice: Advice) -> list[str]:
     known = [f"{printable(key)} {printable(value)}" for key, value in assumed.items() if not value.startswith("not known")]
     unknown = [printable(key) for key, value in assumed.items() if value.startswith("not known")]
     return [line for line in (", ".join(known), f"not known: {', '.join(unknown)}" if unknown else "") if line]
-
-
-def _print_list(title: str, lines: Sequence[str], console: Console) -> None:
-    if not lines:
-        return
-    _heading(title, console)
-    for line in lines:
-        _say(f"- {line}", console)
-
-
-def _say(line: str, console: Console) -> None:
-    console.print(Text(line), soft_wrap=not console.is_terminal)
-
-
-def _heading(title: str, console: Console) -> None:
-    console.print()
-    console.print(Text(title, style="bold"))
