@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-NODES = ("n1", "n2")
+CONFIGURATION = "/run/slurm/slurm.conf"
+"""Inside; a folder of its own there, not the machine's /run."""
 
 _SLURM_CONF = """\
 ClusterName=lab
@@ -76,10 +78,13 @@ ip link add eth0 type veth peer name eth1
 ip addr add 10.77.0.1/24 dev eth0
 ip link set eth0 up
 ip link set eth1 up
-mkdir -p log state db /run/munge /run/mysqld
+mkdir -p log state db /run/munge /run/mysqld /run/slurm
+# The test's folder is private; ordinary users inside read the configuration too.
+cp slurm.conf gres.conf slurmdbd.conf /run/slurm/
+chmod 600 /run/slurm/slurmdbd.conf
 dd if=/dev/urandom of=munge.key bs=128 count=1 status=none
-chmod 600 munge.key slurmdbd.conf
-export SLURM_CONF={folder}/slurm.conf
+chmod 600 munge.key
+export SLURM_CONF=/run/slurm/slurm.conf
 wait_for() {{ for _ in $(seq 200); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.05; done; echo "gave up: $*"; exit 1; }}
 munged --force --foreground --key-file=munge.key --seed-file={folder}/munge.seed --pid-file=/run/munge/pid \\
   --socket=/run/munge/munge.socket.2 --log-file={folder}/log/munged.log >log/munged.out 2>&1 &
@@ -114,18 +119,55 @@ class Cluster:
 
     def __init__(self, folder: Path, init_pid: int) -> None:
         self.folder = folder
-        self._init_pid = init_pid
+        self._inside = ["nsenter", f"--target={init_pid}", "--mount", "--net", "--uts", "--ipc", "--pid"]
 
     def run(self, *command: str, user: str | None = None, env: dict[str, str] | None = None, check: bool = True):
         """Run `command` inside, as `user` (default root), and return the finished process."""
-        inside = ["nsenter", "--target", str(self._init_pid), "--mount", "--net", "--uts", "--ipc", "--pid"]
-        if user is not None:
-            inside += ["setpriv", f"--reuid={user}", "--regid=nogroup", "--clear-groups"]
-        environment = {"PATH": os.environ["PATH"], "SLURM_CONF": str(self.folder / "slurm.conf"), "LC_ALL": "C.UTF-8", "HOME": "/"}
+        inside = [*self._inside, *(["setpriv", f"--reuid={user}", "--regid=nogroup", "--clear-groups"] if user else [])]
+        environment = {"PATH": os.environ["PATH"], "SLURM_CONF": CONFIGURATION, "LC_ALL": "C.UTF-8", "HOME": "/"}
         process = subprocess.run([*inside, *command], capture_output=True, text=True, env=environment | (env or {}), timeout=120, cwd="/")
         if check and process.returncode:
             raise AssertionError(f"{command}: {process.returncode}: {process.stdout} {process.stderr}")
         return process
+
+    def program(self, name: str, *, user: str | None = None) -> Path:
+        """Make a program outside that runs Slurm's `name` inside, as `user`, with the caller's environment; return its path."""
+        folder = self.folder / f"bin-{user or 'root'}"
+        folder.mkdir(exist_ok=True)
+        path = folder / name
+        change = f"setpriv --reuid={user} --regid=nogroup --clear-groups" if user else ""
+        path.write_text(f'#!/bin/sh\nexport SLURM_CONF={CONFIGURATION}\nexec {shlex.join(self._inside)} {change} {name} "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    def stop(self, daemon: str) -> None:
+        """End a daemon inside, and wait until it has gone."""
+        pids = self.run("pidof", daemon).stdout.split()
+        self.run("kill", *pids)
+        deadline = time.monotonic() + 20
+        while self.run("pidof", daemon, check=False).stdout.strip():
+            assert time.monotonic() < deadline, f"{daemon} does not end"
+            time.sleep(0.05)
+
+    def start(self, daemon: str) -> None:
+        """Start slurmdbd or mariadbd again after `stop`, and wait until accounting answers."""
+        command = {
+            "slurmdbd": ["slurmdbd"],
+            "mariadbd": [
+                *("mariadbd", "--no-defaults", "--user=root", f"--datadir={self.folder}/db", "--socket=/run/mysqld/mysqld.sock"),
+                *("--skip-networking", "--innodb-flush-log-at-trx-commit=0"),
+            ],
+        }[daemon]
+        environment = {"PATH": os.environ["PATH"], "SLURM_CONF": CONFIGURATION}
+        with open(self.folder / "log" / f"{daemon}-again.out", "ab") as out:
+            # What is started inside ends with the namespace; it is nobody's child out here once nsenter has gone.
+            subprocess.Popen(
+                ["setsid", "--fork", *self._inside, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
+            ).wait()
+        deadline = time.monotonic() + 30
+        while (asked := self.run("sacct", "-a", "-X", "-n", check=False)).returncode or asked.stderr:
+            assert time.monotonic() < deadline, f"{daemon} does not come back: {asked.stderr}"
+            time.sleep(0.1)
 
     def sql(self, statement: str) -> str:
         """Run SQL on slurmdbd's own database."""

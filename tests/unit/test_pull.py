@@ -56,7 +56,7 @@ def bench(site: double.Double, tmp_path: Path) -> Bench:
 def ids(pulled: pull.Pulled) -> list[str]:
     found = []
     for path in pulled.files:
-        header, *rows = path.read_text().splitlines()
+        header, *rows = Path(path).read_text().splitlines()
         at = header.split(sacct.DELIMITER).index("JobIDRaw")
         found += [row.split(sacct.DELIMITER)[at] for row in rows]
     return found
@@ -168,7 +168,7 @@ def test_a_window_that_is_too_wide_is_split_until_it_is_not(bench):
     ]
     assert pulled.split_days == ("2026-01-07",)
     # One header for the day; the record at the seam comes twice, for the importer to see through.
-    first = pulled.files[0].read_text()
+    first = Path(pulled.files[0]).read_text()
     assert first.count("JobIDRaw") == 1
     assert set(ids(pulled)) == {str(number) for number in range(25, 49)}
 
@@ -211,7 +211,7 @@ def test_noise_of_the_machine_is_not_taken_for_a_failure_and_notes_are_passed_on
     )
     pulled = bench.pull()
     assert bench.slept == [0.0] * 3
-    assert pulled.notes == ("sacct: the database will be down on Friday",)
+    assert pulled.notes == ("the database will be down on Friday",)
 
 
 def test_other_fields_than_before_are_refused_unless_it_starts_afresh(bench):

@@ -52,8 +52,8 @@ class Pulled(msgspec.Struct, frozen=True):
     sacct: str
     fields: tuple[str, ...]
     missing_fields: tuple[str, ...]
-    files: tuple[Path, ...]
-    """The days' texts, oldest first."""
+    files: tuple[str, ...]
+    """Paths of the days' texts, oldest first."""
     days: int
     asked_days: int
     """Days asked for now; the others were there."""
@@ -90,7 +90,7 @@ def pull(command: sacct.Sacct, request: Request, around: Surroundings) -> Pulled
                 day = run.pull_day(window)
                 asked += 1
             got.append(day)
-        paths = tuple(kept.file(window) for window in days)
+        paths = tuple(str(kept.file(window)) for window in days)
     around.progress(len(days), days[-1])
     return Pulled(
         span=request.span,

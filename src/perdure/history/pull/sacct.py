@@ -181,7 +181,7 @@ def _raise_for_good(stderr: str) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip().removeprefix("sacct: ") for line in text.splitlines() if line.strip()]
 
 
 def _find_flaw(path: Path, header: str) -> str | None:
