@@ -58,15 +58,14 @@ def decide(
 
     Durations read 90s, 2m, 7.9h, 47.7d, 1h30m or 1-02:03:04.
 
-    Examples:
+    A large job: `perdure decide --gpus 1024 --work 24h --mttf 7.9h`
 
-    `perdure decide --gpus 1024 --work 24h --mttf 7.9h`
+    From a rate, under a limit: `perdure decide --gpus 512 --work 3d --rate 6.5 --limit 24h --checkpoint-cost 4m`
 
-    `perdure decide --gpus 512 --work 3d --rate 6.5 --limit 24h --checkpoint-cost 4m`
+    With a deadline: `perdure decide --gpus 8 --work 20h --mttf 47.7d --deadline 22h`
 
-    `perdure decide --gpus 8 --work 20h --mttf 47.7d --deadline 22h`
-
-    `perdure decide --gpus 8 --work 30d --mttf 20d --serving --sessions 200 --context-tokens 30000 --prefill-rate 20000 --load-time 25m`
+    A serving worker: `perdure decide --gpus 8 --work 30d --mttf 20d --serving --sessions 200 --context-tokens 30000
+    --prefill-rate 20000 --load-time 25m`
     """
     size = _size(gpus, nodes)
     work_minutes = quantities.minutes(work, "--work")

@@ -40,18 +40,19 @@ class Teller:
 
 def _interruption(row: Row) -> InputPoint:
     even = row.break_even_mttf
-    # `not even > 0` also holds for the nan of work and costs that are both nothing.
-    points: Direction = "either" if row.mttf_low < even < row.mttf_high else "resume" if row.mttf < even else "retry"
+    # The break-even is of first order: for work that is interrupted many times a run, the exact gain knows better.
+    pays = row.mttf < even or (row.gain > 0 and not row.over_limit)
+    points: Direction = "either" if row.mttf_low < even < row.mttf_high else "resume" if pays else "retry"
     if math.isinf(row.mttf):
         seen = "no interruption was seen"
     else:
         seen = f"one interruption in {duration(row.mttf)} of running, {amount(row.work / row.mttf)} a run"
     if not even > 0:
-        turn = "checkpoints pay at no rate"
+        turn = "checkpoints pay at this rate" if pays else "checkpoints pay at no rate"
     elif math.isinf(even):
         turn = "free checkpoints pay at any rate"
     else:
-        turn = f"checkpoints pay from one in {duration(even)}"
+        turn = f"checkpoints pay from about one in {duration(even)}"
     return InputPoint(points, row.work / row.mttf, "interruptions per run", f"{seen}; {turn}")
 
 

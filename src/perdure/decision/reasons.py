@@ -134,7 +134,7 @@ def _no_gain(row: Row) -> str:
     if math.isinf(row.mttf):
         return "No interruption is to be expected: checkpoints would only cost time."
     lost = row.retry - row.work
-    if not 0 < row.break_even_work < math.inf:
+    if not row.work < row.break_even_work < math.inf:  # which is of first order
         return f"Interruptions cost {duration(lost)} a run on average, and checkpoints would win back less than they cost."
     return (
         f"Interruptions cost {duration(lost)} a run of {duration(row.work)} on average, less than checkpoints would; those pay beyond"

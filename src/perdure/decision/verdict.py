@@ -78,6 +78,14 @@ def decide_all(questions: Sequence[JobQuestion]) -> list[Verdict]:
     return verdicts
 
 
+def kinds(questions: Sequence[JobQuestion]) -> list[VerdictKind]:
+    """Return only which verdict each of many jobs gets: what `decide_all` says, without the cost of saying why.
+
+    Raises `errors.QuantityError` for a quantity out of its range, naming it.
+    """
+    return [_KINDS[case] for case in _cases(figures.compute(questions))] if questions else []
+
+
 def _cases(found: figures.Figures) -> list[reasons.Case]:
     """Apply the rules of the module's docstring, all jobs at once."""
     retry_never, resume_never = np.isinf(found.retry), np.isinf(found.resume)

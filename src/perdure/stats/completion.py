@@ -86,12 +86,17 @@ def retry(terms: Terms) -> Floats:
     application goes on from its own pieces: then every end at the limit costs the downtime, a start and half a piece.
     """
     pieces = durable_pieces(terms.durable)
-    own = terms.work / pieces
-    expected = pieces * piece(own, terms.fresh, terms.mttf, terms.downtime)
-    over = terms.work > terms.limit * _TOLERANCE
+    expected = pieces * piece(terms.work / pieces, terms.fresh, terms.mttf, terms.downtime)
+    return np.where(exceeds_limit(terms), np.inf, expected + lost_at_limits(terms))
+
+
+def lost_at_limits(terms: Terms) -> Floats:
+    """Return the minutes that an application which goes on by itself loses where its attempts end at their limit; 0 for others."""
+    own = terms.work / durable_pieces(terms.durable)
+    over = (terms.work > terms.limit * _TOLERANCE) & ~exceeds_limit(terms)
     room = np.where(over, terms.limit - terms.fresh - own, 1.0)
-    ends = np.ceil(np.where(over & (room > 0), terms.work - terms.limit, 0.0) / np.where(room > 0, room, 1.0))
-    return np.where(exceeds_limit(terms), np.inf, expected + ends * (terms.downtime + terms.fresh + own / 2.0))
+    ends = np.ceil(np.where(over, terms.work - terms.limit, 0.0) / room)
+    return ends * (terms.downtime + terms.fresh + own / 2.0)
 
 
 def exceeds_limit(terms: Terms) -> NDArray[np.bool_]:

@@ -72,7 +72,7 @@ def retry(terms: completion.Terms, deadline: Floats) -> Floats:
 
 
 def _retry_in(terms: completion.Terms, deadline: Floats, pieces: Floats) -> Floats:
-    return _within(deadline - terms.work, terms, (_Part(terms.work / pieces, terms.fresh, pieces),))
+    return _within(deadline - terms.work - completion.lost_at_limits(terms), terms, (_Part(terms.work / pieces, terms.fresh, pieces),))
 
 
 def resume(terms: completion.Terms, deadline: Floats, chunks: Floats) -> Floats:
