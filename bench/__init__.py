@@ -11,8 +11,8 @@ The protocol. A part is a module of this package that has
   goals are stated for. Progress goes to stderr,
 * ``main() -> None``: `print_figures(report(sys.argv[1:]))`, under ``if __name__ == "__main__"``.
 
-The parts are found by looking into this folder: adding a module is all that is needed; packages in it are not parts. Speeds are ratios within one run on one
-machine, best of several, so that a slow machine does not change them.
+The parts are found by looking into this folder: adding a module is all that is needed; packages in it are not parts.
+Speeds are ratios within one run on one machine, best of several, so that a slow machine does not change them.
 """
 
 from __future__ import annotations

@@ -146,6 +146,28 @@ def test_a_shrunk_rate_lies_between_the_law_and_the_bin(events: float, expected:
     assert 0 <= one.own_weight[0] <= 1
 
 
+def test_excess_variance_is_what_noise_does_not_explain() -> None:
+    generator = np.random.default_rng(8)
+    expected = np.full(400, 50.0)
+    spread = generator.gamma(1 / 0.09, 0.09, 400)
+    assert shrinkage.excess_variance(generator.poisson(expected * spread), expected, np.ones(400), parameters=2) == pytest.approx(
+        0.09, rel=0.2
+    )
+    assert shrinkage.excess_variance(generator.poisson(expected), expected, np.ones(400), parameters=2) == 0
+    # What over-dispersion explains is not counted twice, and two bins of two parameters have nothing left to show.
+    assert shrinkage.excess_variance(generator.poisson(expected * spread), expected, np.full(400, 6.0), parameters=2) == 0
+    assert shrinkage.excess_variance(np.array([90.0, 3.0]), np.array([40.0, 40.0]), np.ones(2), parameters=2) == 0
+
+
+def test_sizes_that_differ_within_their_bin_are_less_sure() -> None:
+    alike = _estimate(_cells([(16, day, 1, 20.0) for day in range(40)] + [(32, day, 1, 10.0) for day in range(40)]))
+    unlike = _estimate(_cells([(16, day, 0, 20.0) for day in range(40)] + [(32, day, 2, 10.0) for day in range(40)]))
+    assert alike.fit.within_bins == 0
+    assert unlike.fit.within_bins > 0.1
+    narrow, wide = (rates.mttf_for_size([found], Size(16)).interval for found in (alike, unlike))
+    assert wide.high / wide.low > narrow.high / narrow.low
+
+
 # MTTF ------------------------------------------------------------------------------------------------------------
 
 

@@ -206,6 +206,8 @@ class RateFit(msgspec.Struct, frozen=True):
     """Part of the log rate's variance that comes from bursts which strike all sizes alike."""
     heterogeneity: float = 0.0
     """Variance of the log of bins' true rates around the fit; 0: no sign that the bins depart from it."""
+    within_bins: float = 0.0
+    """Variance of the log of sizes' true rates around that of their bin; 0: no sign that they differ."""
     degrees_of_freedom: float | None = None
     """Of the estimated over-dispersion; None: the variance is Poisson's own and known."""
 

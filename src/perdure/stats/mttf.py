@@ -36,11 +36,13 @@ def mttf_for_sizes(
     `rates` may hold both units; those of another unit, and wall time, are passed over. They must be of one classification.
 
     The rate at size n is the fit's, times what the shrunk rate of n's bin departs from the fit: continuous within a bin and
-    equal to the fit where the bins do not depart from it. `source` names which of the two weighs more for the cause that
-    matters most. Intervals of several causes are joined by MOVER (Zou and Donner 2008): each side's distances from the
-    estimate add in quadrature, as for independent estimates. A cause without events adds nothing beside one that has some;
-    when no cause has any, the estimate is ½ event in the whole exposure (Jeffreys), scaled to n in proportion to size, and
-    the interval reaches from the bound of zero events (3.00 in the exposure at 90 %) to no interruption ever (`high` inf).
+    equal to the fit where the bins do not depart from it. Where sizes of one bin are seen to differ among themselves, the
+    interval is wider by that (`RateFit.within_bins`). `source` names which of the two weighs more for the cause that matters most.
+
+    Intervals of several causes are joined by MOVER (Zou and Donner 2008): each side's distances from the estimate add in
+    quadrature, as for independent estimates. A cause without events adds nothing beside one that has some; when no cause has
+    any, the estimate is ½ event in the whole exposure (Jeffreys), scaled to n in proportion to size, and the interval
+    reaches from the bound of zero events (3.00 in the exposure at 90 %) to no interruption ever (`high` inf).
 
     A size outside the observed range is *extrapolated*. Without any exposure the answer is inf without an interval.
     Raises `errors.UsageError` for rates of both classifications, `errors.QuantityError` for a size that is not above zero.
@@ -127,7 +129,7 @@ def _rates_at(cause: advice.CauseRates, fit: advice.RateFit, sizes: Floats, leve
     logs = np.log(sizes)
     (level_level, level_beta), (_, beta_beta) = fit.covariance
     of_fit = level_level + 2 * logs * level_beta + logs**2 * beta_beta
-    log_variance = shrinkage.rate_variance(np.maximum(of_fit, 0.0), fit.shared_variance, weight[place], variance[place])
+    log_variance = shrinkage.rate_variance(np.maximum(of_fit, 0.0), fit.shared_variance, weight[place], variance[place] + fit.within_bins)
     rate = fit.coefficient * np.exp(fit.exponent * logs) * factor[place]
     freedom = np.inf if fit.degrees_of_freedom is None else fit.degrees_of_freedom
     low, high = poisson.gamma_interval(rate, log_variance, level=level, degrees_of_freedom=freedom)

@@ -80,6 +80,20 @@ def between_bins(sums: Sums, law: powerlaw.PowerLaw, noise: Noise) -> tuple[floa
     return tau_squared, dataclasses.replace(noise, covariance=noise.covariance + tau_squared * inverse @ (shifts.T @ shifts) @ inverse)
 
 
+def within_bins(sums: Sums, law: powerlaw.PowerLaw, noise: Noise) -> float:
+    """Return the variance of sizes' true rates around that of their bin.
+
+    Large where a cause strikes some kinds of jobs alone, as preemption does, and these are not alike at every size.
+    """
+    of_size = size_bins.bin_of(sums.sizes)
+    expected = law.rate(sums.sizes) * sums.job_hours
+    by_bin = np.bincount(of_size, expected, size_bins.COUNT)
+    events = np.bincount(of_size, np.where(sums.job_hours > 0, sums.events, 0.0), size_bins.COUNT)
+    scaled = expected * np.divide(events, by_bin, out=np.zeros(by_bin.size), where=by_bin > 0)[of_size]
+    used = int(np.count_nonzero(events))
+    return shrinkage.excess_variance(sums.events, scaled, noise.departure_dispersion[of_size], parameters=used)
+
+
 def _daily_scores(sums: Sums, law: powerlaw.PowerLaw) -> Floats:
     """Each day's part of the derivative of the log-likelihood by (level, β), shape days × 2."""
     departure = sums.cells.events - sums.expected(law)

@@ -17,7 +17,7 @@ from perdure.model.attempt import Cause
 from perdure.stats import dispersion, poisson, powerlaw, shrinkage, size_bins
 from perdure.stats.cells import ExposureCells, Sums
 from perdure.stats.mttf import mttf_for_size, mttf_for_sizes, zero_event_rates
-from perdure.stats.noise import Noise, between_bins, bootstrap_noise, poisson_noise
+from perdure.stats.noise import Noise, between_bins, bootstrap_noise, poisson_noise, within_bins
 
 __all__ = ["ExposureCells", "estimate_rates", "mttf_for_size", "mttf_for_sizes"]
 
@@ -54,8 +54,9 @@ def estimate_rates(
     spread = dispersion.measure(np.asarray(event_times_h, float), sums.by_day(cells.events), daily_expected, generator)
     if law is not None and spread.over_dispersed:
         law, noise = bootstrap_noise(sums, law, generator)
-    tau_squared = 0.0
+    tau_squared = within = 0.0
     if law is not None:
+        within = within_bins(sums, law, noise)
         tau_squared, noise = between_bins(sums, law, noise)
     bins = _bins(sums, law, noise, tau_squared, level)
     return advice.CauseRates(
@@ -67,13 +68,13 @@ def estimate_rates(
         node_hours=float(np.sum(cells.node_hours)),
         gpu_hours=float(np.sum(cells.gpu_hours)),
         bins=bins,
-        fit=None if law is None else _fit(sums, law, noise, tau_squared, level),
+        fit=None if law is None else _fit(sums, law, noise, (tau_squared, within), level),
         dispersion=spread,
         interval_method="bootstrap" if np.isfinite(noise.freedom) else "poisson",
     )
 
 
-def _fit(sums: Sums, law: powerlaw.PowerLaw, noise: Noise, tau_squared: float, level: float) -> advice.RateFit:
+def _fit(sums: Sums, law: powerlaw.PowerLaw, noise: Noise, departures: tuple[float, float], level: float) -> advice.RateFit:
     at_one = law.covariance_at_one(noise.covariance)
     exposed = sums.sizes[sums.job_hours > 0]
     half = float(poisson.student_quantile(level, noise.freedom)) * float(np.sqrt(noise.covariance[1, 1]))
@@ -86,7 +87,8 @@ def _fit(sums: Sums, law: powerlaw.PowerLaw, noise: Noise, tau_squared: float, l
         observed_low=float(exposed.min()),
         observed_high=float(exposed.max()),
         shared_variance=noise.shared_variance,
-        heterogeneity=tau_squared,
+        heterogeneity=departures[0],
+        within_bins=departures[1],
         degrees_of_freedom=noise.freedom if np.isfinite(noise.freedom) else None,
     )
 

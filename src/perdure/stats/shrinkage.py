@@ -49,6 +49,25 @@ def heterogeneity(events: Floats, expected: Floats, dispersion: Floats, *, param
     return float(weights @ _GRID**2 / weights.sum())
 
 
+def excess_variance(events: Floats, expected: Floats, dispersion: Floats, *, parameters: int) -> float:
+    """Return the variance of true rates over expected ones that noise does not explain, 0 where noise may explain all.
+
+    By moments (DerSimonian and Laird 1986): Q = Σ(E−μ)²/(φμ) has the mean (cases − parameters) + τ²·Σμ/φ. A Q that chance exceeds
+    in one of twenty cases is taken for noise, lest every interval be widened for nothing.
+    """
+    from scipy import special
+
+    counted = expected > 0
+    freedom = int(counted.sum()) - parameters
+    if freedom <= 0:
+        return 0.0
+    observed, mean, phi = events[counted], expected[counted], dispersion[counted]
+    departure = float(((observed - mean) ** 2 / (phi * mean)).sum())
+    if departure <= float(special.chdtri(freedom, 0.05)):
+        return 0.0
+    return (departure - freedom) / float((mean / phi).sum())
+
+
 def shrink(events: Floats, expected: Floats, dispersion: Floats, tau_squared: float) -> Shrunk:
     """Return the posterior of each bin's factor θ; with `tau_squared` 0 it is the fit alone."""
     if tau_squared <= 0:
