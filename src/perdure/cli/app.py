@@ -46,6 +46,16 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "simulate": "perdure.cli.history_simulate:simulate",
         },
     ),
+    "effects": (
+        "See and settle what jobs did outside, once.",
+        {
+            "ls": "perdure.cli.effects_ls:ls",
+            "show": "perdure.cli.effects_show:show",
+            "resolve": "perdure.cli.effects_resolve:resolve",
+            "prune": "perdure.cli.effects_prune:prune",
+            "export": "perdure.cli.effects_export:export",
+        },
+    ),
     "config": (
         "See what is configured, and where each value came from.",
         {"show": "perdure.cli.config:show"},

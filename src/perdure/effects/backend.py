@@ -56,8 +56,8 @@ class Backend(Protocol):
         """Return the row of `key`, and the ledger's clock."""
         ...
 
-    def rows(self, state: State | None = None) -> Iterator[Row]:
-        """Yield the rows (of one recorded state), ordered by key, without holding a lock between them."""
+    def rows(self, *, done: bool = True) -> Iterator[Row]:
+        """Yield the rows (or only those that are not done), ordered by key, without holding a lock between them."""
         ...
 
     def count(self) -> dict[State, int]:

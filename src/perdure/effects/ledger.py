@@ -7,7 +7,7 @@ import getpass
 import inspect
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 from perdure import errors
@@ -215,17 +215,21 @@ class Ledger:
         """Messages that leave with the caller's own transaction, at least once; PostgreSQL only."""
         return Outbox(self._steps.backend, self._steps.max_result_bytes)
 
-    def get(self, key: str) -> Row | None:
-        """Return what is recorded of a step."""
-        return self._steps.backend.read(self._key(key))[0]
+    def look(self, key: str) -> tuple[Row, State] | None:
+        """Return what is recorded of a step, and its state as a person should see it; None for an unknown key."""
+        row, now_s = self._steps.backend.read(self._key(key))
+        return (row, machine.appearance(row, watch.from_stamps(row, self._steps.surroundings, now_s))) if row else None
 
-    def rows(self, state: State | None = None) -> Iterator[tuple[Row, State]]:
-        """Yield every row with its state as a person should see it: a silent holder's step is in doubt. Ordered by key."""
+    def rows(self, *states: State) -> Generator[tuple[Row, State]]:
+        """Yield rows with their state as a person should see it: a silent holder's step is in doubt. Ordered by key.
+
+        With `states`, only those.
+        """
         now_s = self._steps.backend.now_s()
-        recorded = None if state is State.IN_DOUBT else state
-        for row in self._steps.backend.rows(recorded):
+        wanted = states or tuple(State)
+        for row in self._steps.backend.rows(done=State.DONE in wanted):
             seen = machine.appearance(row, watch.from_stamps(row, self._steps.surroundings, now_s))
-            if state is None or seen is state:
+            if seen in wanted:
                 yield row, seen
 
     def resolve(self, key: str, *, done: bool, result: str | None = None, person: str | None = None) -> Row:

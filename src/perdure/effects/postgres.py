@@ -8,6 +8,7 @@ repeated once: every change names its holder, so that repeating one that had bee
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import threading
@@ -74,12 +75,12 @@ class Postgres:
 
         return self._run(run)
 
-    def rows(self, state: State | None = None) -> Iterator[Row]:
+    def rows(self, *, done: bool = True) -> Iterator[Row]:
         """See `backend.Backend`."""
+        statement = _SQL.page if done else _SQL.page_of_open
         last = ""
         while True:
-            statement, values = (_SQL.page, (last, _PAGE)) if state is None else (_SQL.page_of_state, (str(state), last, _PAGE))
-            found = self._run(lambda connection, s=statement, v=values: connection.execute(s, v).fetchall())  # type: ignore[misc]
+            found = self._run(functools.partial(_page, statement=statement, after=last))
             yield from map(row_from, found)
             if len(found) < _PAGE:
                 return
@@ -292,3 +293,7 @@ def _one(connection: psycopg.Connection[Any], statement: str, *values: object) -
     """Return the one value of a query; None for no row."""
     found = connection.execute(statement, values).fetchone()
     return found[0] if found else None
+
+
+def _page(connection: psycopg.Connection[Any], *, statement: str, after: str) -> list[Any]:
+    return connection.execute(statement, (after, _PAGE)).fetchall()

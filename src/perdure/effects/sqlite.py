@@ -64,16 +64,12 @@ class Sqlite:
             values = connection.execute(_SQL.get, (key,)).fetchone()
         return (row_from(values) if values else None), self.now_s()
 
-    def rows(self, state: State | None = None) -> Iterator[Row]:
+    def rows(self, *, done: bool = True) -> Iterator[Row]:
         """See `backend.Backend`."""
         last = ""
         while True:
             with self._open() as connection:
-                found = (
-                    connection.execute(_SQL.page, (last, _PAGE)).fetchall()
-                    if state is None
-                    else connection.execute(_SQL.page_of_state, (str(state), last, _PAGE)).fetchall()
-                )
+                found = connection.execute(_SQL.page if done else _SQL.page_of_open, (last, _PAGE)).fetchall()
             yield from map(row_from, found)
             if len(found) < _PAGE:
                 return

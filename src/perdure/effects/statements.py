@@ -20,7 +20,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             beat_at_s DOUBLE PRECISION NOT NULL, begun_at_s DOUBLE PRECISION NOT NULL, changed_at_s DOUBLE PRECISION NOT NULL,
             settled_by TEXT NOT NULL)""",
         # What is not done is what people look for; it is a small part of a large table.
-        "CREATE INDEX {index}effect_open ON {prefix}effect (state) WHERE state <> 'done'",
+        "CREATE INDEX {index}effect_open ON {prefix}effect (key) WHERE state <> 'done'",
         "CREATE TABLE {prefix}life (workload TEXT NOT NULL PRIMARY KEY, epoch BIGINT NOT NULL)",
     ),
     (
@@ -65,10 +65,10 @@ class Statements:
         return f"SELECT {', '.join(COLUMNS)} FROM {self.prefix}effect WHERE key > {self.mark} ORDER BY key LIMIT {self.mark}"
 
     @property
-    def page_of_state(self) -> str:
-        """Rows of one state after a key, in order: state, key, limit."""
+    def page_of_open(self) -> str:
+        """Rows that are not done after a key, in order: key, limit."""
         return (
-            f"SELECT {', '.join(COLUMNS)} FROM {self.prefix}effect WHERE state = {self.mark} AND key > {self.mark}"
+            f"SELECT {', '.join(COLUMNS)} FROM {self.prefix}effect WHERE state <> 'done' AND key > {self.mark}"
             f" ORDER BY key LIMIT {self.mark}"
         )
 

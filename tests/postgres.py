@@ -1,0 +1,105 @@
+"""A real PostgreSQL server for tests: a database cluster in a folder of its own, reached through a Unix socket only.
+
+The server refuses to run as root, so for root it runs as `postgres` or `nobody`. It is ended by its process id.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+_LIMIT_S = 60.0
+_PORT = 5432  # names the socket; nothing listens on the network
+
+
+def programs() -> Path:
+    """Return the folder of the server's programs, the newest version's."""
+    found = shutil.which("initdb")
+    if found:
+        return Path(found).resolve().parent
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3].partition(".")[0]))
+    return folders[-1].parent
+
+
+def _account() -> str | None:
+    """Return the user that the server runs as; None: the caller."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+class Server:
+    """One server. `start`, `stop`, `kill` and `start` again keep its data; `remove` ends it and deletes its folder."""
+
+    def __init__(self) -> None:
+        # Not below pytest's folder, which other users may not enter; short, since a socket's path holds 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+        self.data = self.folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        user = _account()
+        self._as = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
+        if user:
+            shutil.chown(self.folder, user, self._as["group"])
+        self.folder.chmod(0o755)
+        self._call("initdb", "-D", self.data, "-U", "perdure", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions")
+
+    def url(self, database: str = "postgres") -> str:
+        """Return the address of a database."""
+        return f"postgresql://perdure@{quote(str(self.folder), safe='')}:{_PORT}/{database}"
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        options = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.folder),
+            "port": _PORT,
+            "max_connections": 120,
+            "shared_buffers": "16MB",
+        }
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [programs() / "postgres", "-D", self.data, *(f"--{name}={value}" for name, value in options.items())],
+                stdout=log,
+                stderr=log,
+                env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
+                cwd=self.folder,
+                **self._as,
+            )
+        limit_s = time.monotonic() + _LIMIT_S
+        while subprocess.run([programs() / "pg_isready", "-q", "-h", self.folder, "-p", str(_PORT)]).returncode != 0:
+            if self._process.poll() is not None or time.monotonic() > limit_s:
+                raise RuntimeError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text()}")
+            time.sleep(0.05)
+
+    def stop(self, signal_number: int = signal.SIGINT) -> None:
+        """End the server: SIGINT closes its connections at once, SIGQUIT is a crash."""
+        if self._process is not None:
+            self._process.send_signal(signal_number)
+            self._process.wait(_LIMIT_S)
+            self._process = None
+
+    def create(self, database: str) -> str:
+        """Create an empty database and return its address."""
+        import psycopg
+
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{database}"')
+        return self.url(database)
+
+    def remove(self) -> None:
+        """End the server and delete its data."""
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def _call(self, name: str, *arguments: str | Path) -> None:
+        done = subprocess.run([programs() / name, *arguments], capture_output=True, text=True, cwd=self.folder, **self._as)
+        if done.returncode != 0:
+            raise RuntimeError(f"{name} failed:\n{done.stdout}{done.stderr}")
