@@ -154,7 +154,7 @@ def test_everything_in_the_database_arrives_once(cluster, pulled):
     (waiting,) = by_job["waiting"]
     assert (waiting["state"], waiting["outcome"], waiting["array_tasks"], waiting["nodes"]) == ("PENDING", "never_started", len(TASKS), 0)
 
-    assert result["pull"]["sacct"].startswith("slurm ")
+    assert result["pull"]["sacct"].startswith("slurm")
     assert (result["pull"]["days"], result["pull"]["asked_days"]) == (5, 5)
     assert result["import"]["unaccounted"] == 0
     assert result["import"]["unreadable"] == 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
+from perdure import errors
 from perdure.cli import console
 
 
 def anonymise(
-    history: Annotated[Path, Parameter(help="Attempts file, or any file that history import reads.")],
+    history: Annotated[str, Parameter(help="Attempts file, or any accounting file that `perdure history import` reads; - for stdin.")],
     /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="Attempts file (Parquet) to write.")],
@@ -22,6 +25,10 @@ def anonymise(
     coarsen_sizes: Annotated[
         bool, Parameter(negative="", help="Round sizes that one user alone has to powers of two; figures by size then change.")
     ] = False,
+    cluster: Annotated[str | None, Parameter(help="Cluster of records that name none.")] = None,
+    tz: Annotated[str | None, Parameter(help="Time zone of times without an offset (UTC).")] = None,
+    memory_limit: Annotated[str | None, Parameter(help="Memory that it may use; beyond it, disk is used.")] = None,
+    threads: Annotated[str | None, Parameter(help="Threads to use.")] = None,
     common: console.Common = console.Common(),
 ) -> None:
     """Anonymise a history: names gone, structure kept, so that advise gives the same figures.
@@ -40,9 +47,11 @@ def anonymise(
     from perdure.history.anonymise import anonymise as anonymiser
     from perdure.history.anonymise import key
 
-    values = console.load_settings(common)
+    values = console.load_settings(common, cluster=cluster, tz=tz, memory_limit=memory_limit, threads=threads)
+    if output.exists() and os.path.exists(history) and os.path.samefile(history, output):
+        raise errors.UsageError(f"{output} is the history itself, which would be lost", hint="write to another file with -o")
     connection = table.connect(memory_limit=str(values["memory-limit"].value), threads=console.threads(values))
-    size = history.stat().st_size if history.is_file() else None
+    size = os.path.getsize(history) if os.path.isfile(history) else None
     with console.progress(common, "reading", size) as report:
         request = importer.Request(cluster=values["cluster"].value, tz=str(values["tz"].value))
         importer.open_history(connection, history, request, progress=lambda _name, done: report(done))
@@ -50,7 +59,7 @@ def anonymise(
     console.note(common, "anonymising, and looking for what is left")
     done = anonymiser.anonymise(connection, output, key=secret, coarsen=coarsen_sizes)
     if common.json:
-        console.print_json({"output": str(output), "key_file": str(key_file) if key_file else None, **_fields(done)})
+        console.print_json({"output": str(output), "key_file": str(key_file) if key_file else None, **msgspec.to_builtins(done)})
         return
     print_ = console.out().print
     print_(f"{console.printable(str(output))}: {done.rows:,} attempts")
@@ -63,10 +72,3 @@ def anonymise(
             f"{done.unique_sizes:,} sizes belong to one user alone ({done.unique_size_attempts:,} attempts): "
             + ("rounded to powers of two" if done.coarsened else "kept, so that figures stay; --coarsen-sizes rounds them")
         )
-
-
-def _fields(record: object) -> dict[str, object]:
-    import msgspec
-
-    fields: dict[str, object] = msgspec.to_builtins(record)
-    return fields

@@ -37,6 +37,8 @@ def pull(
     pause: Annotated[str, Parameter(help="Rest between two questions, for the database's sake.")] = "0s",
     timeout: Annotated[str, Parameter(help="Time one question may take; a slower one is stopped and halved.")] = "10m",
     retries: Annotated[int, Parameter(help="How often a question that failed is asked again, after 2 s, 4 s, 8 s … 1 m.")] = 5,
+    memory_limit: Annotated[str | None, Parameter(help="Memory that reading the days may use; beyond it, disk is used.")] = None,
+    threads: Annotated[str | None, Parameter(help="Threads for reading.")] = None,
     common: console.Common = console.Common(),
 ) -> None:
     """Pull the history of this site's cluster from sacct, day by day, and make an attempts file of it.
@@ -53,7 +55,7 @@ def pull(
     from perdure.history.pull import sacct as slurm
     from perdure.history.pull import visibility, windows
 
-    values = console.load_settings(common)
+    values = console.load_settings(common, memory_limit=memory_limit, threads=threads)
     if retries < 0:
         raise errors.QuantityError(f"--retries: {retries} is negative")
     span = windows.span(now=_now(), days=days, since=since, until=until)
