@@ -86,7 +86,7 @@ class _Reading:
         quote = '"' if layout.quoted else ""
         return (
             f"read_csv({table.path_literal(self.source.path)}, delim = {_literal(layout.delimiter.decode())}, quote = '{quote}',"
-            f" escape = '{quote}', header = false, skip = {self.skipped_lines}, auto_detect = false, nullstr = '\x00',"
+            f" escape = '{quote}', header = false, skip = {self.skipped_lines}, auto_detect = false, nullstr = '',"
             f" columns = {{{names}}}, {extra})"
         )
 
