@@ -133,8 +133,9 @@ def test_filling_a_table_and_reading_the_text_give_the_same_rows(tmp_path, delim
 
 def test_classes_that_the_reader_finds_are_the_true_causes(tmp_path):
     fleet = simulate(FleetSpec(gpus=256, days=20, masked_share=0.3, infrastructure_rate=100.0, operator_rate=50.0), 13)
+    sacct, _ = fleet.write(tmp_path)
     connection = table.connect()
-    fleet.fill(connection)
+    importer.open_history(connection, sacct)
     found = dict(connection.execute("SELECT outcome, count(*) FROM attempts GROUP BY 1").fetchall())
     true = fleet.truth.endings
     assert found["infrastructure"] == true["infrastructure"] + true.get("boot", 0)

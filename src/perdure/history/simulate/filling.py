@@ -5,50 +5,36 @@ The cells are those of the text, and become attempts by the conversion that ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from perdure.history import checks, convert, fields, lines, table
+from perdure.history import checks, convert, fields, lines, rows, table
 from perdure.history.simulate.happened import Happened
-from perdure.history.simulate.jobs import Row
 from perdure.history.simulate.render import FIELDS, Renderer
+from perdure.history.summary import Tally
 
 if TYPE_CHECKING:
     import duckdb
 
 SOURCE = "simulated"
-_BATCH = 100_000
-_VIEW = "perdure_simulated"
+_USED = {name.lower(): position for position, name in enumerate(FIELDS) if name.lower() in fields.USED}
 
 
 def fill(connection: duckdb.DuckDBPyConnection, happened: Happened) -> None:
-    """Make a new table ``attempts`` of `connection` and fill it with the rows of a simulation; `line` counts rows from 1."""
-    table.create_empty(connection)
-    renderer = Renderer(happened.spec)
-    rows = iter(happened.rows)
-    done = 0
-    while batch := list(islice(rows, _BATCH)):
-        _append(connection, renderer, batch, done)
-        done += len(batch)
+    """Make ``attempts`` of `connection` hold the rows of a simulation, and nothing else; `line` counts rows from 1."""
+    table.begin(connection)
+    rows.append(connection, _records(happened), tuple(_USED), convert.Options(), source=SOURCE, tally=Tally())
+    table.publish(connection)
     checks.expand_arrays(connection)
 
 
-def _append(connection: duckdb.DuckDBPyConnection, renderer: Renderer, batch: Sequence[Row], done: int) -> None:
-    used = {name.lower(): position for position, name in enumerate(FIELDS) if name.lower() in fields.USED}
-    columns = list(zip(*map(renderer.cells, batch), strict=True))
-    arrays = {name: np.array(columns[position], dtype=object) for name, position in used.items()}
-    for name in ("jobname", "workdir"):
-        arrays[name] = np.array([_as_read(text) for text in arrays[name]], dtype=object)
-    arrays["row_number"] = np.arange(done + 1, done + 1 + len(batch))
-    connection.register(_VIEW, arrays)
-    query = convert.attempts({name: f'"{name}"' for name in used}, _VIEW, convert.Options(), source=f"'{SOURCE}'", line="row_number")
-    connection.execute(f"INSERT INTO attempts {query}")
-    connection.unregister(_VIEW)
-
-
-def _as_read(text: str) -> str:
-    """What a reader makes of a text with bytes that are not UTF-8."""
-    return text if text.isascii() else lines.decode(text.encode("utf-8", "surrogateescape"))
+def _records(happened: Happened) -> Iterator[rows.Record]:
+    renderer = Renderer(happened.spec)
+    used = tuple(_USED.items())
+    for number, row in enumerate(happened.rows, 1):
+        cells = renderer.cells(row)
+        record = {field: cells[position] for field, position in used}
+        if not record["jobname"].isascii():
+            # Bytes that are not UTF-8 as the reader keeps them.
+            record["jobname"] = lines.decode(record["jobname"].encode("utf-8", "surrogateescape"))
+        yield number, record
