@@ -146,7 +146,9 @@ def test_downtime_comes_from_the_policy_else_from_the_history_else_from_the_defa
 
 def test_rules_of_a_policy_hold_for_the_workloads_they_match() -> None:
     policy = parse_policy(
-        '[costs]\ncheckpoint_cost = "3m"\n[[workload]]\nuser = "ben"\ncheckpoint_cost = "9m"\n[[workload]]\npartition = "gpu"\nfresh_cost = "1m"\n'
+        '[costs]\ncheckpoint_cost = "3m"\n'
+        '[[workload]]\nuser = "ben"\ncheckpoint_cost = "9m"\n'
+        '[[workload]]\npartition = "gpu"\nfresh_cost = "1m"\n'
     )
     costs = {one.evidence.key.user: one.question.costs for one in run(fleet(), policy).workloads}
     assert (costs["ben"].checkpoint_cost_minutes, costs["ben"].fresh_cost_minutes) == (9, 5)
@@ -191,7 +193,7 @@ def test_a_history_without_interruptions_says_that_none_were_seen() -> None:
 # The same question, the same answer ------------------------------------------------------------------------------
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), st.integers(0, 5))
 def test_the_order_of_the_rows_does_not_matter(generator: random.Random, seed: int) -> None:
     rows = fleet(seed, jobs=40)

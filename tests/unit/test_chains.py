@@ -18,7 +18,10 @@ def build(rows: list[dict[str, Any]]) -> Any:
 
 
 def runs_of(connection: Any) -> list[tuple[Any, ...]]:
-    return connection.execute("SELECT dense_rank() OVER (ORDER BY j), no, last, ending FROM (SELECT *, min(submit_s) OVER (PARTITION BY job) AS j FROM ordered) ORDER BY submit_s, no").fetchall()  # fmt: skip
+    """Jobs by the order of their first submission, and their runs."""
+    return connection.execute("""
+        SELECT dense_rank() OVER (ORDER BY first_s), no, last, ending
+        FROM (SELECT *, min(submit_s) OVER (PARTITION BY job) AS first_s FROM ordered) ORDER BY submit_s, no""").fetchall()
 
 
 def links_of(connection: Any) -> list[tuple[str, bool, float]]:

@@ -60,7 +60,8 @@ def test_the_classification_decides_what_is_an_interruption_and_the_bounds_hold_
 
 def test_names_that_differ_in_counters_are_one_workload_and_sizes_are_not() -> None:
     rows = [row(0, 1, job_id="1", name="a1"), row(5, 1, job_id="2", name="a2"), row(9, 1, job_id="3", name="a1", gpus=16.0)]
-    assert [(key.name, key.size.count) for key in build(rows)[0].keys()] == [("a#", 8), ("a#", 16)]
+    keys = build(rows)[0].keys()
+    assert [(key.name, key.size.count) for key in keys] == [("a#", 8), ("a#", 16)]
 
 
 def test_work_without_gpus_is_counted_in_nodes() -> None:

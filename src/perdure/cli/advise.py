@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def advise(
     history: Annotated[str, Parameter(help="Attempts file, or any accounting file that `perdure history import` reads; - for stdin.")],
+    /,
     *,
     policy: Annotated[Path | None, Parameter(help="Policy file: costs, prices and deadlines per workload.")] = None,
     top: Annotated[int, Parameter(help="Workloads to print, worst loss first; 0 for all.")] = 20,

@@ -13,6 +13,7 @@ from perdure.cli import console
 
 def show(
     history: Annotated[str, Parameter(help="Attempts file, or any accounting file that `perdure history import` reads; - for stdin.")],
+    /,
     *,
     top: Annotated[int, Parameter(help="Candidates to print, worst loss first; 0 for all.")] = 10,
     cluster: Annotated[str | None, Parameter(help="This cluster's jobs only.")] = None,
