@@ -44,8 +44,9 @@ CLASS_OF: dict[str, Outcome] = {
     "REQUEUE_HOLD": Outcome.NEVER_STARTED,
     "RESV_DEL_HOLD": Outcome.NEVER_STARTED,
 }
-"""Class of each state that is known, the most frequent first; any other is `Outcome.OTHER`, kept and counted. RESIZING rows are stretches of a job at a
-former size: exposure that ended without an event."""
+"""Class of each state that is known, the most frequent first; any other is `Outcome.OTHER`, kept and counted.
+
+RESIZING rows are stretches of a job at a former size: exposure that ended without an event."""
 
 DROPPED = "REVOKED"
 """A federation's sibling that started elsewhere: the same job is in the other cluster's records."""

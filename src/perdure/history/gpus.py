@@ -13,9 +13,11 @@ def tres_count(text: str) -> str:
     ``gres/gpu=8`` is the total and stands beside its parts ``gres/gpu:a100=8``: the parts are added up only where no total is.
     """
     typed = f"list_sum(list_transform(regexp_extract_all({text}, 'gres/gpu:[^=,]+=([0-9.]+)', 1), lambda part: try_cast(part AS DOUBLE)))"
+    total = f"split_part(split_part({text}, 'gres/gpu=', 2), ',', 1)"
+    # Whole numbers are the usual case and the cheap one.
     return (
-        f"CASE WHEN contains({text}, 'gres/gpu=') THEN try_cast(split_part(split_part({text}, 'gres/gpu=', 2), ',', 1) AS DOUBLE)"
-        f" WHEN contains({text}, 'gres/gpu:') THEN {typed} END"
+        f"coalesce(try_cast({total} AS INTEGER), CASE WHEN contains({text}, 'gres/gpu=') THEN try_cast({total} AS DOUBLE)"
+        f" WHEN contains({text}, 'gres/gpu:') THEN {typed} END)"
     )
 
 

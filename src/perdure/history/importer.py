@@ -129,7 +129,9 @@ def _read(
     progress: Callable[[str, int], None] | None,
 ) -> FileSummary:
     label = os.fspath(path)
-    options = Options(cluster=request.cluster, tz=request.tz, outcomes=request.outcomes, columns=request.columns)
+    # What makes two records the same attempt is needed whatever is analysed.
+    columns = None if request.columns is None else request.columns | _IDENTITY
+    options = Options(cluster=request.cluster, tz=request.tz, outcomes=request.outcomes, columns=columns)
     with sources.opened(path, progress=None if progress is None else lambda done: progress(label, done)) as source:
         kind = sources.detect(source)
         if request.csv_map is not None and kind == "text":
@@ -141,6 +143,11 @@ def _read(
         if kind == "swf":
             return swf.read(connection, source, options)
         return sacct_text.read(connection, source, options, named=request.named_fields or None)
+
+
+_IDENTITY = frozenset(
+    {"cluster", "db_index", "job_id", "raw_id", "submit", "start", "end", "elapsed_s", "state", "outcome", "source", "line"}
+)
 
 
 def _append_attempts(connection: duckdb.DuckDBPyConnection, source: sources.Source) -> FileSummary:
