@@ -49,9 +49,9 @@ def _judge_all(count: int, gpus: int, days: int, processes: int) -> Iterator[fle
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
-        futures = [pool.submit(fleets.judge, number, gpus, days) for number in range(count)]
-        for done, future in enumerate(futures, 1):
-            yield future.result()
+        results = pool.map(fleets.judge, range(count), [gpus] * count, [days] * count)
+        for done, judged in enumerate(results, 1):
+            yield judged
             if done % 10 == 0 or done == count:
                 print(f"  {done} of {count} fleets", file=sys.stderr, flush=True)
 
@@ -105,7 +105,7 @@ def _regret_figures(judged: list[fleets.Judged]) -> Iterator[Figure]:
     yield Figure("  EITHER taken the worse way each time", beyond(one.worst_gpu_hours for one in judged), "%")
     yield Figure("  worst fleet", max(100 * (one.advised_gpu_hours / one.best_gpu_hours - 1) for one in judged), "%")
     yield Figure("  retry all", beyond(one.retry_gpu_hours for one in judged), "%")
-    yield Figure("  resume all", beyond(one.resume_gpu_hours for one in judged), "%")
+    yield Figure("  resume all, where not told at the best interval", beyond(one.resume_gpu_hours for one in judged), "%")
     yield Figure("workloads told to retry that never end so", sum(one.never_finishing for one in judged), "")
     yield Figure("workloads that the analysis did not find", sum(one.unmatched for one in judged), "")
     pairs: dict[str, int] = {}
