@@ -116,10 +116,12 @@ def test_a_reservation_says_when_nodes_are_free_and_how_many_are_to_spare():
 
 
 def test_every_ending_and_every_quirk_is_there():
-    big = simulate(FleetSpec(gpus=512, days=40, infrastructure_rate=60.0, operator_rate=20.0), 4)
-    assert set(big.truth.endings) == {*endings.STATES, "user_failure"}
-    assert set(big.truth.states) == {state for state, _, _ in endings.STATES.values()}
-    assert all(big.truth.quirks.values()), big.truth.quirks
+    # Two fleets together: a failed boot or a heterogeneous job is rare in one of this size. The default fleet has several of each.
+    spec = FleetSpec(gpus=512, days=40, infrastructure_rate=60.0, operator_rate=20.0)
+    truths = [simulate(spec, seed).truth for seed in (3, 4)]
+    assert {cause for truth in truths for cause in truth.endings} == {*endings.STATES, "user_failure"}
+    assert {state for truth in truths for state in truth.states} == {state for state, _, _ in endings.STATES.values()}
+    assert not [quirk for quirk in truths[0].quirks if not any(truth.quirks[quirk] for truth in truths)]
 
 
 def test_rows_are_consistent_in_themselves(fleet):

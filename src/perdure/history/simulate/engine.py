@@ -124,6 +124,7 @@ class Engine:
     def _queue(self, job: Job) -> None:
         if job.eligible is None:
             job.eligible = self._now
+        job.waits_since = job.eligible
         self._line.add(job)
         self._ask_for_pass(self._now)
 
@@ -232,6 +233,7 @@ class Engine:
 
     def _requeued(self, job: Job) -> None:
         if not job.ended:
+            job.waits_since = self._now
             self._line.add(job, first=True)
             self._ask_for_pass(self._now)
 

@@ -113,6 +113,8 @@ class Job:
     """None while it depends on a job that has not ended."""
     db_index: int
     submit_line: str
+    waits_since: int = 0
+    """What its priority counts from: when it became eligible; a large job that is requeued keeps it."""
     depends_on: int | None = None
     array_job: int | None = None
     array_task: int | None = None

@@ -47,12 +47,12 @@ KINDS: tuple[Kind, ...] = (
     Kind("debug", _weights(14, 6), "debug", "{stem}", hours=0.15, sigma=0.9, works=1.6, fails=0.45, fails_at_s=60.0, cancels=0.12),
     Kind("sweep", _weights(30, 10), "sweep", "{stem}-lr3e-{i}", hours=1.0, works=1.8, arrays=0.8, low_qos=0.45),
     Kind("eval", _weights(14, 8), "eval", "{stem}-step{i}", hours=0.4, works=1.4, arrays=0.3, low_qos=0.3),
-    Kind("train", _weights(26, 44, 30), "train", "{stem}-v{i}", hours=1.3, fails=0.12, het=0.03),
+    Kind("train", _weights(26, 44, 24), "train", "{stem}-v{i}", hours=1.3, fails=0.12, het=0.03),
     Kind("finetune", _weights(8, 16), "finetune", "{stem}-run{i}", hours=1.6, fails=0.1, low_qos=0.25),
     Kind("notebook", _weights(6), "nb", "{stem}", hours=4.0, sigma=0.5, cancels=0.7, fails=0.02, no_requeue=1.0, resubmits=0.1),
     Kind("buggy", _weights(4, 5, 4), "exp", "{stem}_try{i}", works=0.7, fails=1.0, fails_at_s=600.0, resubmits=0.85, cancels=0.02),
     Kind("memory", _weights(3, 2), "infer", "{stem}-batch{i}", out_of_memory=0.35, arrays=0.2),
-    Kind("over-limit", _weights(2, 4, 7), "simulate", "{stem}-case{i}", hours=2.0, over_limit=True, works=0.5, fails=0.05, resubmits=0.8),
+    Kind("over-limit", _weights(2, 3, 3), "simulate", "{stem}-case{i}", hours=2.0, over_limit=True, works=0.5, fails=0.05, resubmits=0.6),
     Kind("deadline", _weights(3, 3), "nightly", "{stem}-{i}", hours=0.8, deadline=True, works=0.8),
     Kind(
         "self-requeue",
@@ -67,7 +67,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "chain",
-        _weights(0, 4, 36),
+        _weights(0, 4, 40),
         "pretrain",
         "{stem}_s{i}",
         hours=5.0,

@@ -39,12 +39,12 @@ class _Line:
     head_start_s: int
     jobs: deque[Job] = dataclasses.field(default_factory=deque)
 
-    def head_ready(self) -> int | None:
-        """When the first job that still waits became ready; None when there is none."""
+    def head_waits_since(self) -> int | None:
+        """What the priority of the first job that still waits counts from; None when there is none."""
         jobs = self.jobs
         while jobs and not jobs[0].queued:
             jobs.popleft()
-        return _ready(jobs[0]) if jobs else None
+        return jobs[0].waits_since if jobs else None
 
 
 class WaitingJobs:
@@ -81,8 +81,8 @@ class WaitingJobs:
         heads: list[tuple[int, int]] = []
         for index, line in enumerate(self._lines):
             # Without an idle node only jobs that share one can start.
-            if (idle or line.shares_node) and (ready := line.head_ready()) is not None:
-                heads.append((ready - line.head_start_s, index))
+            if (idle or line.shares_node) and (since := line.head_waits_since()) is not None:
+                heads.append((since - line.head_start_s, index))
         heapq.heapify(heads)
         reservation: _Reservation | None = None
         while heads:
@@ -95,9 +95,9 @@ class WaitingJobs:
             job = line.jobs.popleft()
             job.queued = False
             start(job, self._take(line, job, now))
-            ready = line.head_ready()
-            if ready is not None:
-                heapq.heappush(heads, (ready - line.head_start_s, index))
+            since = line.head_waits_since()
+            if since is not None:
+                heapq.heappush(heads, (since - line.head_start_s, index))
 
     def _may_start(self, line: _Line, now: int, reservation: _Reservation | None) -> bool:
         job = line.jobs[0]

@@ -120,9 +120,9 @@ class _Maker:
         stem = self._new_stem(kind.stem)
         qos = LOW_QOS if tier != "large" and stream.chance(kind.low_qos) else "high" if tier == "large" else "normal"
         work_h = min(kind.hours * 1.2 * gpus**0.45 * stream.log_normal(1.0, 0.5), kind.longest_h)
-        if kind.app_interval_h is None and not kind.over_limit:
+        if kind.app_interval_h is None:
             # Nobody runs for long what is destroyed again and again: such work becomes resumable or is given up.
-            work_h = min(work_h, 1.3 / max(self.failures_per_hour(gpus, qos), 1e-9))
+            work_h = min(work_h, 1.0 / max(self.failures_per_hour(gpus, qos), 1e-9))
         work_s = max(60.0, work_h * HOUR_S)
         works = max(1, round(kind.works * 55.0 * gpus**-0.45 * stream.log_normal(1.0, 0.6)))
         works = min(works, max(1, math.ceil(budget_gpu_hours / (gpus * work_s / HOUR_S))))
