@@ -34,7 +34,7 @@ def tres_type(text: str) -> str:
 def gres_count(text: str, nodes: str) -> str:
     """SQL: GPUs (DOUBLE) of a GRES list such as ``gpu:a100:2`` or ``gpu:2(IDX:0-1),shard:4``, which counts them on each of `nodes`."""
     counts = f"regexp_extract_all({text}, '(?:^|,)(?:gres:)?gpu(?::[^,:(]*[^,:(0-9][^,:(]*)?(?::([0-9]+))?(?:[(][^)]*[)])?(?:,|$)', 1)"
-    each = "CASE WHEN part = '' THEN 1 ELSE try_cast(part AS DOUBLE) END"
+    each = "CASE WHEN coalesce(part, '') = '' THEN 1 ELSE try_cast(part AS DOUBLE) END"
     return f"CASE WHEN contains({text}, 'gpu') THEN list_sum(list_transform({counts}, lambda part: {each})) * greatest({nodes}, 1) END"
 
 

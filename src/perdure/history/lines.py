@@ -15,7 +15,7 @@ import codecs
 import csv
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -93,7 +93,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A record put together from `lines` lines from `line` on. `replaces`: the cells of a record read before, which this one is."""
+    """A record and the line it begins in, 0 where that is not known. `replaces`: the cells of the record read before that it continues."""
 
     line: int
     cells: tuple[bytes, ...]
@@ -136,6 +136,14 @@ class Assembler:
         if waiting is not None and _is_ours(waiting):
             yield waiting
 
+    def mend(self, cells: Sequence[bytes]) -> Record | None:
+        """Put a row together that was split at a delimiter within a field and lost the empty piece at its end."""
+        mended, ambiguous = self._rejoin([*cells, b""])
+        if mended is None:
+            return None
+        self._tally.repaired["delimiter in a field, place uncertain" if ambiguous else "delimiter in a field"] += 1
+        return self._record(0, mended)
+
     def _counted(self, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         for item in lines:
             self.lines_seen += 1
@@ -159,7 +167,7 @@ class Assembler:
             self.blank_lines_seen += 1
             return None, False
         pieces = layout.split(text)
-        if self._is_whole(pieces):
+        if self._is_whole(pieces) or (len(pieces) == layout.width and self._starts_record(pieces)):
             return self._record(number, pieces), False
         if text == layout.heading:
             tally.header += 1

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from perdure.history import convert, fields, header, table
-from perdure.history.lines import Assembler, Layout, Record, decode
+from perdure.history.lines import Assembler, Layout, Record, decode, encode
 from perdure.history.sources import Source
-from perdure.history.summary import EXAMPLES, QUOTED_CHARS, Example, FileSummary, Tally
+from perdure.history.summary import FileSummary, Tally
 
 if TYPE_CHECKING:
     import duckdb
@@ -148,7 +148,7 @@ class _Reading:
         self._register("perdure_batch", batch)
         if replaced:
             self._remove(replaced)
-        query = convert.attempts(columns, "perdure_batch", self.options, source=self.label, line="line", where=test)
+        query = convert.attempts(columns, "perdure_batch", self.options, source=self.label, line="nullif(line, 0)", where=test)
         self.tally.attempts += table.append(connection, query)
         connection.unregister("perdure_batch")
         self._count_kinds(fresh)
@@ -208,19 +208,27 @@ class _Reading:
         scan = self._scan("ignore_errors = true")
         kinds = _count_dict(self.connection, scan, self._kind(), touched=self.columns.values() if self.has_bad_bytes else ())
         kinds.pop("attempt", None)
-        self._count_kinds(kinds)
-        if kinds.get("unreadable"):
-            self._quote_unreadable(scan)
         if sum(kinds.values()) != remaining:
             self.tally.blank += sum(not line.strip() for _, line in self._numbered_lines()) - self.assembler.blank_lines_seen
+        if kinds.pop("unreadable", 0):
+            self._mend_unreadable(scan)
+        self._count_kinds(kinds)
 
-    def _quote_unreadable(self, scan: str) -> None:
+    def _mend_unreadable(self, scan: str) -> None:
+        """Mend rows whose job id or state is not in place: DuckDB lets one empty cell too many pass at the end of a line, and with it
+        a delimiter within a field before."""
         cells = ", ".join(f"c{index}" for index in range(self.layout.width))
-        rows = self.connection.execute(f"SELECT {cells} FROM {scan} WHERE ({self._kind()}) = 'unreadable' LIMIT {EXAMPLES}").fetchall()
-        for row in rows:
-            text = self.layout.delimiter.decode().join(cell or "" for cell in row)
-            if len(self.tally.examples) < EXAMPLES:
-                self.tally.examples.append(Example(None, text[:QUOTED_CHARS], "job id or state are not where the header has them"))
+        found = self.connection.execute(f"SELECT {cells} FROM {scan} WHERE ({self._kind()}) = 'unreadable'")
+        mended = []
+        while rows := found.fetchmany(_BATCH):
+            for row in rows:
+                pieces = [encode(cell or "") for cell in row]
+                record = self.assembler.mend(pieces)
+                if record is None:
+                    self.tally.refuse(None, decode(self.layout.delimiter.join(pieces)), "job id or state are not where the header has them")
+                else:
+                    mended.append(record)
+        self._append(mended)
 
     def _account_for_the_top(self) -> None:
         """Count the lines up to and including the header."""

@@ -74,7 +74,9 @@ def opened(name: str | os.PathLike[str], *, progress: Callable[[int], None] | No
             if reader is not None:
                 stream.seek(0)
                 path = _copied(stack, reader(stream), label, progress)
-                head = path.open("rb").read(HEAD_BYTES)
+        if path != Path(label):
+            with path.open("rb") as stream:
+                head = stream.read(HEAD_BYTES)
         if not head.strip():
             raise errors.InputEmpty(
                 f"{label}: the file is empty", hint="did the command that wrote it fail? run it again and look at its messages"

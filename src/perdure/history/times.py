@@ -70,24 +70,24 @@ def load_zone(name: str) -> Zone:
 def to_utc(naive: str, zone: Zone) -> str:
     """SQL: the wall-clock TIMESTAMP `naive` in `zone` as a UTC TIMESTAMP."""
     if not zone.changes:
-        return naive if zone.first_offset_s == 0 else f"({naive} - INTERVAL {zone.first_offset_s} SECOND)"
+        return naive if zone.first_offset_s == 0 else f"({naive} - INTERVAL ({zone.first_offset_s}) SECOND)"
     # Newest first: accounting is mostly recent, and each row leaves the chain at its first match.
     arms = " ".join(
-        f"WHEN {naive} >= TIMESTAMP '{change.high}' THEN INTERVAL {change.offset_s} SECOND" for change in reversed(zone.changes)
+        f"WHEN {naive} >= TIMESTAMP '{change.high}' THEN INTERVAL ({change.offset_s}) SECOND" for change in reversed(zone.changes)
     )
-    return f"({naive} - CASE {arms} ELSE INTERVAL {zone.first_offset_s} SECOND END)"
+    return f"({naive} - CASE {arms} ELSE INTERVAL ({zone.first_offset_s}) SECOND END)"
 
 
 def to_wall(utc: str, zone: Zone) -> str:
     """SQL: the UTC TIMESTAMP `utc` as a wall-clock TIMESTAMP in `zone`."""
     if not zone.changes:
-        return utc if zone.first_offset_s == 0 else f"({utc} + INTERVAL {zone.first_offset_s} SECOND)"
+        return utc if zone.first_offset_s == 0 else f"({utc} + INTERVAL ({zone.first_offset_s}) SECOND)"
     arms = []
     offsets = [zone.first_offset_s, *(change.offset_s for change in zone.changes)]
     for change, before in reversed(list(zip(zone.changes, offsets, strict=False))):
         instant = change.high - datetime.timedelta(seconds=max(before, change.offset_s))
-        arms.append(f"WHEN {utc} >= TIMESTAMP '{instant}' THEN INTERVAL {change.offset_s} SECOND")
-    return f"({utc} + CASE {' '.join(arms)} ELSE INTERVAL {zone.first_offset_s} SECOND END)"
+        arms.append(f"WHEN {utc} >= TIMESTAMP '{instant}' THEN INTERVAL ({change.offset_s}) SECOND")
+    return f"({utc} + CASE {' '.join(arms)} ELSE INTERVAL ({zone.first_offset_s}) SECOND END)"
 
 
 def doubtful(wall: str, zone: Zone) -> str:
