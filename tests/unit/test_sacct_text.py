@@ -264,7 +264,9 @@ def test_an_unknown_zone_is_refused(read):
 
 
 def test_runaway_records(read):
-    content = "JobIDRaw|State|Start|End|ElapsedRaw|TimelimitRaw\n1|RUNNING|2026-01-05T01:00:00|Unknown|9000000|60\n2|RUNNING|2026-01-05T01:00:00|Unknown|60|60\n"
+    head = "JobIDRaw|State|Start|End|ElapsedRaw|TimelimitRaw\n"
+    start = "RUNNING|2026-01-05T01:00:00|Unknown"
+    content = f"{head}1|{start}|9000000|60\n2|{start}|60|60\n"
     assert read(content)[1].runaway == 1
 
 
