@@ -17,6 +17,7 @@ from perdure.history import names
 from perdure.history.simulate import FleetSpec, check_delimiter, endings, kinds, simulate
 from perdure.history.simulate.draws import Stream
 from perdure.history.simulate.hazards import Hazards
+from perdure.history.simulate.jobs import Job, User, Work, Workload
 from perdure.history.simulate.nodes import NodePool
 from perdure.history.simulate.render import FIELDS, Renderer
 
@@ -375,6 +376,27 @@ def test_policies_are_those_of_the_formulas(fleet):
         checked += 1
     assert checked > 50
     assert {workload.policy.best.value for workload in fleet.truth.workloads} == {"RETRY", "RESUME", "RESUME-REQUIRED", "NEITHER"}
+
+
+def test_works_take_as_long_as_the_retry_formula_says():
+    # A job of one node whose M is 2.4 hours: infrastructure alone, no failures of its own.
+    spec = FleetSpec(gpus=32, days=1000, infrastructure_rate=10_000.0, operator_rate=0.0, lemon_share=0.0, masked_share=0.0)
+    fate = endings.Fate(spec, Hazards(spec, Stream(1, "hazards")), Stream(2, "fate"))
+    mttf_h, work_h, fresh_h = 2.4, 3.0, 5 / 60
+    took_h = []
+    for _ in range(4000):
+        workload = Workload(
+            "train", User("ada", 1, "vision"), "t", "t", 8, 1, "normal", 10**9, "UNLIMITED", work_h * 3600, 0.0, 1, total_gpus=8
+        )
+        job = Job(Work(workload, 0, round(work_h * 3600)), 1, "1", "t", 0, 1, 1, "sbatch")
+        took_h.append(0.0)
+        while not job.work.finished:
+            ending = fate.decide(job, (0,), 0)
+            took_h[-1] += ending.elapsed_s / 3600
+            job.work.finished = ending.cause == "success"
+            job.work.interrupted = True
+    expected = math.exp(fresh_h / mttf_h) * mttf_h * math.expm1(work_h / mttf_h)
+    assert np.mean(took_h) == pytest.approx(expected, abs=4 * np.std(took_h) / math.sqrt(len(took_h)))
 
 
 def test_the_truth_survives_json(fleet):
