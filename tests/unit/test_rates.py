@@ -293,6 +293,14 @@ def test_one_seed_gives_one_answer() -> None:
     assert first.interval_method == "bootstrap"
 
 
+def test_a_wrong_clock_costs_nothing() -> None:
+    rows = [(8, day, 3 * (day % 9 == 0), 100.0) for day in range(90)]
+    bursty = _estimate(_cells(rows))
+    astray = _estimate(_cells([(8, -20_000_000, 0, 1e-9), *rows]))
+    assert bursty.interval_method == astray.interval_method == "bootstrap"
+    assert astray.bins[0].interval.high == pytest.approx(bursty.bins[0].interval.high, rel=0.1)
+
+
 # Coverage --------------------------------------------------------------------------------------------------------
 
 

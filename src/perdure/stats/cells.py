@@ -56,15 +56,15 @@ class Sums:
     size_index: NDArray[np.intp]
     """Of each cell: where its size stands in `sizes`."""
     day: NDArray[np.intp]
-    """Of each cell: days since the first."""
+    """Of each cell: the number of its day, from 0, among the days that have cells."""
     days: int
 
     @classmethod
     def of(cls, cells: ExposureCells) -> Sums:
         """Sum `cells`, which were checked."""
         sizes, index = np.unique(np.asarray(cells.size, float), return_inverse=True)
-        blocks = np.asarray(cells.block, np.int64)
-        day = (blocks - blocks.min()).astype(np.intp) if blocks.size else blocks.astype(np.intp)
+        # Days without any attempt are closed up: a clock that was once wrong by decades must not make twenty thousand empty days.
+        blocks, day = np.unique(np.asarray(cells.block, np.int64), return_inverse=True)
         return cls(
             cells=cells,
             sizes=sizes,
@@ -72,7 +72,7 @@ class Sums:
             job_hours=np.bincount(index, cells.job_hours, sizes.size).astype(float),
             size_index=index,
             day=day,
-            days=int(day.max()) + 1 if day.size else 0,
+            days=blocks.size,
         )
 
     def by_day(self, values: NDArray[np.generic]) -> Floats:
