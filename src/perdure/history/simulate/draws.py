@@ -2,6 +2,7 @@
 
 Python promises the sequence of `random.Random.random` for a seed, and for none of the other methods; numpy promises its bit
 generators and not its distributions. So everything here is made from `random()` by textbook formulas.
+Another platform's logarithm may differ in the last bit; a simulated time then differs by a second, once in a great many.
 """
 
 from __future__ import annotations
