@@ -29,14 +29,14 @@ def test_index_is_pearsons_over_its_freedom() -> None:
 
 def test_false_alarms_are_as_rare_as_stated() -> None:
     alarms = 0
-    for seed in range(300):
+    for seed in range(200):
         generator = np.random.default_rng([1, seed])
         exposure = generator.lognormal(0, 0.8, 90)
         events = generator.poisson(0.4 * exposure)
         times = np.repeat(np.arange(90) * 24.0, events) + generator.uniform(0, 24, events.sum())
         alarms += dispersion.measure(times, events.astype(float), exposure, generator).over_dispersed
     # 10 % by the daily counts and 1 % by the gaps, although an exposure as uneven as this makes the gaps vary.
-    assert 18 <= alarms <= 48
+    assert 10 <= alarms <= 35
 
 
 def test_bursts_are_found() -> None:

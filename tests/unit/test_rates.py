@@ -317,9 +317,9 @@ def test_a_wrong_clock_costs_nothing() -> None:
     ids=lambda world: f"{world.events:g}-beta{world.exponent:g}-{'bursts' if world.burst_shape else 'poisson'}",
 )
 def test_intervals_cover_the_truth(world: worlds.CellWorld) -> None:
-    """A fast subset of `python -m bench coverage`: 100 fleets a world."""
-    hits = worlds.coverage(world, fleets=100)
-    assert 0.85 <= hits["bins, shrunk"] <= 0.98
-    assert 0.85 <= hits["sizes"] <= 0.98
-    assert 0.83 <= hits["exponent"] <= 1.0
-    assert hits["bins, unshrunk"] >= 0.87
+    """A fast subset of `python -m bench coverage`: 60 fleets a world."""
+    hits = worlds.coverage(world, fleets=60)
+    assert 0.82 <= hits["bins, shrunk"] <= 0.99
+    assert 0.82 <= hits["sizes"] <= 0.99
+    assert 0.80 <= hits["exponent"] <= 1.0
+    assert hits["bins, unshrunk"] >= 0.84
