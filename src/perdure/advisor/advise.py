@@ -178,9 +178,9 @@ def _alternatives(
         for index in differing
     ]
     result: list[advice.VerdictKind | None] = [None] * len(questions)
-    for index, answer in zip(differing, verdicts.decide_all(asked), strict=True):
-        if answer.verdict is not answers[index].verdict:
-            result[index] = answer.verdict
+    for index, kind in zip(differing, verdicts.kinds(asked), strict=True):
+        if kind is not answers[index].verdict:
+            result[index] = kind
     return result
 
 

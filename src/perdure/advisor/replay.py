@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,9 +144,9 @@ class _Totals:
         delivered = np.where(never | own, 0.0, work)
         # A job that never ends has lost all that the history gave it, unless it was not to be delivered at all.
         lost = np.where(never & wanted, ran_s, np.where(never, 0.0, walk.lost))
-        self.lost += float(np.sum(lost * size_hours))
-        self.delivered += float(np.sum(delivered * size_hours))
-        self.allocated += float(np.sum(used * size_hours))
+        self.lost += math.fsum(lost * size_hours)
+        self.delivered += math.fsum(delivered * size_hours)
+        self.allocated += math.fsum(used * size_hours)
         self.meeting += int(np.count_nonzero(wanted & ~never & (used <= walk.terms.limit * (1 + 1e-9))))
         self.jobs += int(np.count_nonzero(wanted))
         self.unfinished += int(np.count_nonzero(never & wanted))

@@ -1,8 +1,8 @@
 """Which attempts belong together: requeues of one id exactly, resubmissions under a new id with a confidence.
 
-Called by `exposure`, `workloads` and `advisor.replay`, after `build` has made these tables beside `runs`:
+Called by `exposure`, `workloads` and `advisor.replay`, after `build` has made these tables:
 
-    ``ordered``  every run with its ``job``, its number ``no`` in the job (from 1), ``last``, ``prev_end_s``, ``prev_ending``
+    ``ordered``  every run (columns of `runs.RUN_COLUMNS`) with its ``job``, its number ``no`` in the job (from 1), ``last``, ``prev_end_s``, ``prev_ending``
     ``jobs``     one row a job: its workload, first submission and start, end, and the ending of its last run
     ``links``    job, predecessor, kind, undone, confidence, gap_s: jobs that repeat or continue an earlier one under a new id.
                  Kinds: ``dependency`` (it named its predecessor), ``advanced`` (the counter in its name went up by one),
@@ -30,12 +30,15 @@ LATE_S = 86400
 TRUSTED_CONFIDENCE = 0.4
 """Links below this are not made: they would turn a sweep into a chain."""
 
+_FAR_S = 1 << 40
+"""The end of what is still running."""
+
 STOCHASTIC = "('infrastructure', 'suspected_infrastructure', 'preempted', 'requeued', 'operator_cancel')"
 """Endings that come from outside at times nobody chose; `requeued` and `suspected_infrastructure` only when inclusive."""
 
 
 def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) -> None:
-    """Make ``runs``, ``workloads``, ``ordered``, ``jobs``, ``links`` and ``threads`` from ``attempts``.
+    """Make ``workloads``, ``ordered``, ``jobs``, ``links`` and ``threads`` from ``attempts``.
 
     Raises `errors.InputEmpty` when there is nothing to work on.
     """
@@ -48,10 +51,11 @@ def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) 
 
 def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
     """Number the runs of each job. Most ids occur once: only the others pay for the sort."""
-    connection.execute("CREATE OR REPLACE TEMP TABLE repeated AS SELECT jkey FROM runs GROUP BY jkey HAVING count(*) > 1")
+    connection.execute("CREATE OR REPLACE TEMP TABLE repeated AS SELECT jkey FROM keyed GROUP BY jkey HAVING count(*) > 1")
     order = "ORDER BY submit_s, start_s, end_s, elapsed_s, ending"
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE ordered AS
+        WITH several AS MATERIALIZED (SELECT * FROM ({runs.runs_sql("SEMI")}))
         SELECT * EXCLUDE (generation), hash(jkey, generation) AS job,
                (row_number() OVER of_job)::INTEGER AS no,
                lead(jkey) OVER of_job IS NULL AS last,
@@ -63,13 +67,12 @@ def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
                 SELECT *, coalesce(
                            owner <> lag(owner) OVER of_id
                            OR submit_s - coalesce(lag(end_s) OVER of_id, lag(submit_s) OVER of_id) > {RECYCLED_AFTER_S}, false) AS fresh
-                FROM runs SEMI JOIN repeated USING (jkey)
+                FROM several
                 WINDOW of_id AS (PARTITION BY jkey {order})))
         WINDOW of_job AS (PARTITION BY jkey, generation {order})
         UNION ALL
-        SELECT *, hash(jkey, 0) AS job, 1 AS no, true AS last, NULL AS prev_end_s, NULL AS prev_ending
-        FROM runs ANTI JOIN repeated USING (jkey)""")
-    connection.execute("DROP TABLE runs; DROP TABLE repeated")
+        SELECT *, hash(jkey, 0) AS job, 1 AS no, true AS last, NULL AS prev_end_s, NULL AS prev_ending FROM ({runs.runs_sql("ANTI")})""")
+    connection.execute("DROP TABLE keyed; DROP TABLE raw_keys; DROP TABLE repeated")
 
 
 def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
@@ -91,37 +94,33 @@ def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
 def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
     """Link each job to the one it repeats or continues, from the dependency it names or from when it came.
 
-    Coming soon after a non-success says little in a group whose successes are followed as soon (a sweep that is fed one
-    by one), and little among many running at once: the confidence is divided by both.
+    Without a name, the predecessor is the job of its group that was submitted just before it, had ended, and ended last, so that
+    nothing else of the group was running. Coming soon after a non-success says little in a group whose successes are
+    followed as soon (a sweep that is fed one by one): the confidence is lessened by how often they are.
     """
-    connection.execute("""
-        CREATE OR REPLACE TEMP TABLE candidates AS
-        SELECT jobs.*, row_number() OVER (PARTITION BY gkey ORDER BY submit_s, end_s, elapsed_s, job) AS submit_rank,
-               row_number() OVER (PARTITION BY gkey ORDER BY end_s, submit_s, elapsed_s, job) AS end_rank
-        FROM jobs SEMI JOIN (
-            SELECT gkey FROM jobs WHERE elapsed_s > 0 GROUP BY gkey
-            HAVING count(*) > 1 AND bool_or(ending <> 'success' OR near_limit)) USING (gkey)
-        WHERE elapsed_s > 0""")
-    connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE followed AS
-        SELECT b.job, b.jkey, b.name_hash, a.job AS predecessor, a.jkey AS predecessor_jkey, a.name_hash AS predecessor_name_hash,
-               a.gkey, b.submit_s - a.end_s AS gap_s, a.ending <> 'success' OR a.near_limit AS undone,
-               greatest(b.submit_rank - 1 - a.end_rank, 0) AS others
-        FROM candidates b
-        ASOF JOIN (FROM candidates WHERE end_s IS NOT NULL
-                   QUALIFY row_number() OVER (PARTITION BY gkey, end_s ORDER BY end_rank DESC) = 1) a
-          ON b.gkey = a.gkey AND b.submit_s >= a.end_s
-        WHERE b.submit_s - a.end_s <= {LATE_S}
-        QUALIFY row_number() OVER (PARTITION BY a.job ORDER BY b.submit_rank) = 1""")
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE timed AS
-        WITH habit AS (
-            SELECT gkey, count(*) FILTER (ending = 'success' AND NOT near_limit) AS successes FROM candidates GROUP BY gkey),
-        after_success AS (SELECT gkey, count(*) AS followed FROM followed WHERE NOT undone GROUP BY gkey)
-        SELECT f.*, (CASE WHEN gap_s <= {SOON_S} THEN 0.8 ELSE 0.5 END)
-                    * (1 - coalesce(a.followed, 0) / (h.successes + 1)) / (1 + others) AS confidence
-        FROM followed f JOIN habit h USING (gkey) LEFT JOIN after_success a USING (gkey)
-        WHERE undone AND confidence >= {TRUSTED_CONFIDENCE}""")
+        WITH lined_up AS (
+            SELECT job, jkey, gkey, name_hash, submit_s, ending <> 'success' OR near_limit AS undone,
+                   lag(job) OVER earlier AS predecessor, lag(end_s) OVER earlier AS predecessor_end_s,
+                   lag(ending <> 'success' OR near_limit) OVER earlier AS predecessor_undone,
+                   max(coalesce(end_s, {_FAR_S})) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from_s
+            FROM jobs SEMI JOIN (
+                SELECT gkey FROM jobs WHERE elapsed_s > 0 GROUP BY gkey
+                HAVING count(*) > 1 AND bool_or(ending <> 'success' OR near_limit)) USING (gkey)
+            WHERE elapsed_s > 0
+            WINDOW earlier AS (PARTITION BY gkey ORDER BY submit_s, end_s, elapsed_s, ending, job)),
+        followed AS (
+            SELECT *, submit_s - predecessor_end_s AS gap_s FROM lined_up
+            WHERE submit_s >= quiet_from_s AND predecessor_end_s = quiet_from_s AND submit_s - predecessor_end_s <= {LATE_S}),
+        habit AS (
+            SELECT gkey, count(*) FILTER (NOT undone) AS successes FROM lined_up GROUP BY gkey),
+        after_success AS (SELECT gkey, count(*) AS followed FROM followed WHERE NOT predecessor_undone GROUP BY gkey)
+        SELECT f.*, a.jkey AS predecessor_jkey, a.name_hash AS predecessor_name_hash,
+               (CASE WHEN gap_s <= {SOON_S} THEN 0.8 ELSE 0.5 END)
+               * (1 - coalesce(s.followed, 0) / (h.successes + 1)) AS confidence
+        FROM followed f JOIN habit h USING (gkey) LEFT JOIN after_success s USING (gkey) JOIN jobs a ON a.job = f.predecessor
+        WHERE predecessor_undone AND confidence >= {TRUSTED_CONFIDENCE}""")
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE links AS
         WITH {_NAMES}, {_NAMED}
@@ -136,7 +135,7 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
             SELECT * FROM named)
         QUALIFY row_number() OVER (PARTITION BY job ORDER BY confidence DESC, gap_s, predecessor) = 1
             AND row_number() OVER (PARTITION BY predecessor ORDER BY confidence DESC, gap_s, job) = 1""")
-    connection.execute("DROP TABLE candidates; DROP TABLE followed; DROP TABLE timed")
+    connection.execute("DROP TABLE timed")
 
 
 # The last number in a name, and the name without it, of the few jobs where they matter.

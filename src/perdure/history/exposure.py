@@ -205,7 +205,8 @@ _SOURCE = """
            count(*) FILTER (nodes IS NULL AND elapsed_s > 0) AS no_nodes,
            count(*) FILTER (start = (SELECT min(start) FROM selected) AND elapsed_s > 0) AS at_start,
            (SELECT count(*) FROM (
-               SELECT 1 FROM selected GROUP BY cluster, raw_id HAVING max(restarts) > count(*) - 1)) AS missing_earlier
+               SELECT 1 FROM selected SEMI JOIN (SELECT DISTINCT raw_id FROM selected WHERE restarts > 0) USING (raw_id)
+               GROUP BY cluster, raw_id HAVING max(restarts) > count(*) - 1)) AS missing_earlier
     FROM selected"""
 
 

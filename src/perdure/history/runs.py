@@ -6,13 +6,14 @@ sums are then exact, and the same whatever the order of the rows.
 
 Tables and views made
     ``selected``    the attempts of the cluster asked for
-    ``runs``        see `RUN_COLUMNS`
+    ``keyed``       one row a run, with the strings that make its workload; `runs_sql` turns it into the columns of `RUN_COLUMNS`
+    ``raw_keys``    rk, wid: from the hash of those strings to the workload
     ``workloads``   wid, cluster, user, account, name (normalised), is_gpu, milli_size, partition ('' for several)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from perdure import errors
 from perdure.history import names
@@ -103,7 +104,7 @@ _ORDER = (
 
 
 def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) -> None:
-    """Make ``runs`` and ``workloads`` from ``attempts``, of one `cluster` only when it is given.
+    """Make ``keyed``, ``raw_keys`` and ``workloads`` from ``attempts``, of one `cluster` only when it is given.
 
     Raises `errors.InputEmpty` when there is no attempt, or none of that cluster.
     """
@@ -112,8 +113,6 @@ def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) 
     connection.execute(f"CREATE OR REPLACE TEMP VIEW selected AS SELECT * FROM attempts {where}")
     connection.execute(f"CREATE OR REPLACE TEMP TABLE keyed AS {_keyed_sql(_has_het(connection))}")
     _number_workloads(connection)
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE runs AS {_runs_sql()}")
-    connection.execute("DROP TABLE keyed")
 
 
 def _check_not_empty(connection: duckdb.DuckDBPyConnection, cluster: str | None) -> None:
@@ -171,7 +170,8 @@ def _number_workloads(connection: duckdb.DuckDBPyConnection) -> None:
 _CUT_OFF = "('user_failure', 'suspected_infrastructure', 'user_cancel', 'requeued')"
 
 
-def _runs_sql() -> str:
+def runs_sql(kind: Literal["SEMI", "ANTI"]) -> str:
+    """Return the SQL of the runs whose id occurs several times (SEMI), or once (ANTI), by the table ``repeated``."""
     # Slurm's own grace (KillWait, the scheduler's tick) makes what ran to its limit a little longer than it; what asks to be
     # requeued because its limit comes near does so a little before.
     ending = f"""CASE
@@ -186,4 +186,4 @@ def _runs_sql() -> str:
                elapsed_s > 0 AND (outcome = 'walltime'
                                   OR coalesce(limit_s > 0 AND elapsed_s >= limit_s * {1 - LIMIT_TOLERANCE}, false)) AS near_limit,
                boot, signalled, depends_on
-        FROM keyed JOIN raw_keys USING (rk)"""
+        FROM (FROM keyed {kind} JOIN repeated USING (jkey)) JOIN raw_keys USING (rk)"""

@@ -137,7 +137,7 @@ _SOURCES: tuple[WorkSource, ...] = ("completed", "chain", "limit", "longest")
 
 
 def build(connection: duckdb.DuckDBPyConnection, *, classification: cells.Classification = "strict") -> Workloads:
-    """Make the table ``stories`` and return the evidence of every workload that ever ran.
+    """Make ``stories`` and return the evidence of every workload that ever ran.
 
     Columns are NumPy arrays, NaN where a figure is not known. `classification` decides which endings count as causes in
     `lost_by_cause` and `interruptions`; nothing else depends on it.
@@ -145,12 +145,12 @@ def build(connection: duckdb.DuckDBPyConnection, *, classification: cells.Classi
     _make_stories(connection)
     found = connection.execute(f"""
         SELECT w.*, r.* EXCLUDE (wid), s.* EXCLUDE (wid), coalesce(l.resubmissions, 0) AS resubmissions,
-               coalesce(t.short, 0) AS short, coalesce(t.lost_s, 0) AS lost_s, coalesce(t.interrupted_s, 0) AS interrupted_s,
+               m.* EXCLUDE (wid), coalesce(t.short, 0) AS short, coalesce(t.lost_s, 0) AS lost_s, coalesce(t.interrupted_s, 0) AS interrupted_s,
                j.jobs
         FROM workloads w JOIN ({_runs_sql()}) r USING (wid) JOIN ({_STORIES_BY_WORKLOAD}) s USING (wid)
         JOIN (SELECT wid, count(*) AS jobs FROM jobs GROUP BY wid) j USING (wid)
         LEFT JOIN (SELECT wid, count(*) AS resubmissions FROM links JOIN jobs USING (job) WHERE undone GROUP BY wid) l USING (wid)
-        LEFT JOIN ({_SHORTENED}) t USING (wid)
+        LEFT JOIN ({_SUMS_BY_WORKLOAD}) m USING (wid) LEFT JOIN ({_SHORTENED}) t USING (wid)
         WHERE w.milli_size > 0 AND r.attempts > 0
         ORDER BY wid""").fetchnumpy()
     columns = {name: _plain(column) for name, column in found.items()}
@@ -171,17 +171,15 @@ def _make_stories(connection: duckdb.DuckDBPyConnection) -> None:
     # A segment that was withdrawn before it started, as nothing was left to do, is not how the work ended.
     withdrawn = "(ordered.ending = 'never_started' AND ordered.end_s IS NOT NULL)"
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE stories AS
-        SELECT job AS story, wid, (elapsed_s > 0)::INTEGER AS started, ending, elapsed_s AS last_s, {own} AS work_s,
-               elapsed_s AS run_s, 0 AS interrupted, 0 AS segments, 0 AS continued, limit_s
-        FROM ordered ANTI JOIN threads USING (job) WHERE no = 1 AND last
-        UNION ALL
-        SELECT story, coalesce(min(job_wid) FILTER (elapsed_s > 0), min(job_wid)), count(*) FILTER (elapsed_s > 0)::INTEGER,
-               arg_min(ending, back), arg_min(elapsed_s, back), sum({own})::BIGINT, sum(elapsed_s)::BIGINT,
-               count(*) FILTER (back > 1 AND ending IN {chains.STOCHASTIC} AND elapsed_s > 0)::INTEGER,
-               count(*) FILTER (back > 1 AND near_limit)::INTEGER,
-               count(*) FILTER (back > 1 AND near_limit AND (outcome = 'requeued' OR kind IN ('dependency', 'advanced')))::INTEGER,
-               max(limit_s)
+        CREATE OR REPLACE TEMP TABLE long_stories AS
+        SELECT story, coalesce(min(job_wid) FILTER (elapsed_s > 0), min(job_wid)) AS wid,
+               count(*) FILTER (elapsed_s > 0)::INTEGER AS started, arg_min(ending, back) AS ending, arg_min(elapsed_s, back) AS last_s,
+               sum({own})::BIGINT AS work_s, sum(elapsed_s)::BIGINT AS run_s,
+               count(*) FILTER (back > 1 AND ending IN {chains.STOCHASTIC} AND elapsed_s > 0)::INTEGER AS interrupted,
+               count(*) FILTER (back > 1 AND near_limit)::INTEGER AS segments,
+               count(*) FILTER (
+                   back > 1 AND near_limit AND (outcome = 'requeued' OR kind IN ('dependency', 'advanced')))::INTEGER AS continued,
+               max(limit_s) AS limit_s
         FROM (
             SELECT ordered.*, CASE WHEN last THEN links.kind END AS kind, jobs.wid AS job_wid, coalesce(thread, ordered.job) AS story,
                    row_number() OVER (
@@ -190,6 +188,12 @@ def _make_stories(connection: duckdb.DuckDBPyConnection) -> None:
             LEFT JOIN links ON links.predecessor = ordered.job
             WHERE NOT (no = 1 AND last) OR thread IS NOT NULL)
         GROUP BY story""")
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP VIEW stories AS
+        SELECT job AS story, wid, (elapsed_s > 0)::INTEGER AS started, ending, elapsed_s AS last_s, {own} AS work_s,
+               elapsed_s AS run_s, 0 AS interrupted, 0 AS segments, 0 AS continued, limit_s
+        FROM ordered ANTI JOIN threads USING (job) WHERE no = 1 AND last
+        UNION ALL FROM long_stories""")
 
 
 def _runs_sql() -> str:
@@ -219,24 +223,30 @@ _STORIES_BY_WORKLOAD = f"""
            count(*) FILTER (ending = 'success' AND started = 1) AS singles,
            (median(last_s) FILTER (ending = 'success' AND started = 1))::DOUBLE AS single_s,
            (median(last_s) FILTER (ending = 'success' AND segments = 0))::DOUBLE AS final_s,
-           (median(work_s) FILTER (ending = 'success'))::DOUBLE AS total_s,
            count(*) FILTER (ending = 'success') AS successes,
            count(*) FILTER (ending = 'success' AND segments > 0) AS limit_chains,
-           (median(work_s) FILTER (ending = 'success' AND segments > 0))::DOUBLE AS limit_chain_s,
-           (median(work_s) FILTER (ending <> 'success' AND continued > 0))::DOUBLE AS open_chain_s,
            count(*) FILTER (ending = 'walltime' AND continued = 0) AS cut_off,
            (sum(segments) - sum(continued))::BIGINT AS repeated, sum(continued)::BIGINT AS continued,
            count(*) FILTER (ending = 'success' AND interrupted > 0 AND segments = 0) AS interrupted_successes,
            sum(segments)::BIGINT AS segments
     FROM stories GROUP BY wid"""
 
+# Of stories of several runs only; `total_s` matters where no other ended well.
+_SUMS_BY_WORKLOAD = """
+    SELECT wid, (median(work_s) FILTER (ending = 'success'))::DOUBLE AS total_s,
+           (median(work_s) FILTER (ending = 'success' AND segments > 0))::DOUBLE AS limit_chain_s,
+           (median(work_s) FILTER (ending <> 'success' AND continued > 0))::DOUBLE AS open_chain_s
+    FROM long_stories GROUP BY wid"""
+
 # Stories that were interrupted and then ended well in far less time than their untroubled siblings: the work before the
 # interruption was not lost. What was: the time beyond the siblings' own.
 _SHORTENED = f"""
     SELECT wid, count(*) FILTER (last_s < {SHORTER} * usual_s) AS short,
            sum(greatest(work_s - usual_s, 0))::DOUBLE AS lost_s, sum(work_s - last_s)::DOUBLE AS interrupted_s
-    FROM stories JOIN (
-        SELECT wid, median(last_s) AS usual_s FROM stories WHERE ending = 'success' AND started = 1
+    FROM long_stories JOIN (
+        SELECT wid, median(last_s) AS usual_s FROM stories SEMI JOIN (
+            SELECT wid FROM long_stories WHERE ending = 'success' AND interrupted > 0 AND segments = 0) USING (wid)
+        WHERE ending = 'success' AND started = 1
         GROUP BY wid HAVING count(*) >= {ENOUGH_SIBLINGS}) USING (wid)
     WHERE ending = 'success' AND interrupted > 0 AND segments = 0
     GROUP BY wid"""
