@@ -20,6 +20,9 @@ from perdure.stats import completion, rates, size_bins
 _LEAST_JOB_HOURS = 24.0
 """Sizes that ran for less than a day in all are not asked about by themselves; their bins are."""
 
+_LEAST_EVENTS = 10
+"""An exponent from fewer is mostly its prior, whose interval holds any likely truth: that says nothing of the method."""
+
 
 @dataclasses.dataclass
 class Judged:
@@ -36,7 +39,7 @@ class Judged:
     workloads: int = 0
     unmatched: int = 0
     never_finishing: int = 0
-    """Workloads told to retry that would never be done by that."""
+    """Workloads told a policy by which they would never be done."""
     verdicts: dict[str, int] = dataclasses.field(default_factory=dict)
     """Counts of ``true best → verdict``."""
 
@@ -79,7 +82,8 @@ def _hits(truth: Truth, advice: Advice) -> Iterator[tuple[str, str, str, bool]]:
             yield law.cause, "bins, shrunk", f"{one.low:g}", one.shrunk_interval.low <= rate <= one.shrunk_interval.high
         yield from _hits_by_size(law, found, expected, hours)
         # Preemption strikes one quality of service alone, whose share differs by size: over all jobs it follows no law.
-        if found.fit is not None and found.fit.exponent_interval is not None and law.applies_to == "all":
+        known = found.fit is not None and found.fit.exponent_interval is not None and found.events >= _LEAST_EVENTS
+        if known and law.applies_to == "all":
             yield law.cause, "exponent", "", found.fit.exponent_interval.low <= law.exponent <= found.fit.exponent_interval.high
 
 
@@ -122,7 +126,10 @@ def _regret(judged: Judged, truth: Truth, advice: Advice) -> None:
         judged.verdicts[pair] = judged.verdicts.get(pair, 0) + 1
         if policy.best is VerdictKind.NEITHER:
             continue  # it fails by its own bug: no policy delivers anything
-        retry, resume = _retry_cost(policy, workload.gpu_hours), _resume_cost(workload, row)
+        retry, resume = _retry_cost(workload), _resume_cost(workload, row)
+        if not np.isfinite(resume):  # an interval that leaves no room for a checkpoint before the limit saves nothing
+            resume = _never_ends(workload)
+            judged.never_finishing += told in (VerdictKind.RESUME, VerdictKind.RESUME_REQUIRED)
         judged.never_finishing += policy.retry_gpu_hours is None and told is VerdictKind.RETRY
         # NEITHER says to fix a bug first; until then nothing changes, which is to retry.
         by_verdict = {VerdictKind.RETRY: retry, VerdictKind.NEITHER: retry, VerdictKind.EITHER: (retry + resume) / 2}
@@ -139,13 +146,17 @@ def _at_best(policy: PolicyTruth) -> float:
     return policy.resume_gpu_hours
 
 
-def _retry_cost(policy: PolicyTruth, used_gpu_hours: float) -> float:
-    """What retrying costs. Where it never ends, its price is what the workload was given in the window on top of the work."""
-    return policy.work_gpu_hours + used_gpu_hours if policy.retry_gpu_hours is None else policy.retry_gpu_hours
+def _never_ends(workload: WorkloadTruth) -> float:
+    """The price of what never ends: what the workload was given in the window, on top of the work."""
+    return workload.policy.work_gpu_hours + workload.gpu_hours
+
+
+def _retry_cost(workload: WorkloadTruth) -> float:
+    return _never_ends(workload) if workload.policy.retry_gpu_hours is None else workload.policy.retry_gpu_hours
 
 
 def _resume_cost(workload: WorkloadTruth, row: WorkloadAdvice) -> float:
-    """What resuming costs at the interval of the verdict instead of the best one, under the true MTTF, costs and work."""
+    """What resuming costs at the interval of the verdict instead of the best one, under the true MTTF, costs and work; inf: never ends."""
     policy = workload.policy
     interval = row.verdict.resume.interval_minutes
     if policy.mttf_minutes is None or interval is None:

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 HETEROGENEITY_SCALE = 0.2
-"""Prior scale of τ: bins are expected to lie within some 15 % of a power law until they show otherwise."""
+"""Prior scale of τ: bins are expected to lie within some 20 % of a power law until they show otherwise."""
 _GRID = np.linspace(0.0, 2.0, 201)
 
 
