@@ -42,7 +42,7 @@ def estimate_rates(
 
     Bins carry Garwood's exact Poisson interval. When the events are over-dispersed, a block bootstrap over days gives the variance of
     every count and of the fit instead, never below Poisson's; an interval then has the shape of Garwood's with that
-    variance, and F quantiles for how well it is known, since the percentiles of a few bursts drawn again miss too often.
+    variance, and t quantiles for how well it is known, since the percentiles of a few bursts drawn again miss too often.
 
     Raises `errors.QuantityError` for malformed cells.
     """
