@@ -2,7 +2,8 @@
 
 Called by `exposure`, `workloads` and `advisor.replay`, after `build` has made these tables:
 
-    ``ordered``  every run (columns of `runs.RUN_COLUMNS`) with its ``job``, its number ``no`` in the job (from 1), ``last``, ``prev_end_s``, ``prev_ending``
+    ``ordered``  every run (columns of `runs.RUN_COLUMNS`) with its ``job``,
+                 its number ``no`` in the job (from 1), ``last``, ``prev_end_s``, ``prev_ending``
     ``jobs``     one row a job: its workload, first submission and start, end, and the ending of its last run
     ``links``    job, predecessor, kind, undone, confidence, gap_s: jobs that repeat or continue an earlier one under a new id.
                  Kinds: ``dependency`` (it named its predecessor), ``advanced`` (the counter in its name went up by one),

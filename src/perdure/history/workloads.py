@@ -145,8 +145,8 @@ def build(connection: duckdb.DuckDBPyConnection, *, classification: cells.Classi
     _make_stories(connection)
     found = connection.execute(f"""
         SELECT w.*, r.* EXCLUDE (wid), s.* EXCLUDE (wid), coalesce(l.resubmissions, 0) AS resubmissions,
-               m.* EXCLUDE (wid), coalesce(t.short, 0) AS short, coalesce(t.lost_s, 0) AS lost_s, coalesce(t.interrupted_s, 0) AS interrupted_s,
-               j.jobs
+               m.* EXCLUDE (wid), coalesce(t.short, 0) AS short, coalesce(t.lost_s, 0) AS lost_s,
+               coalesce(t.interrupted_s, 0) AS interrupted_s, j.jobs
         FROM workloads w JOIN ({_runs_sql()}) r USING (wid) JOIN ({_STORIES_BY_WORKLOAD}) s USING (wid)
         JOIN (SELECT wid, count(*) AS jobs FROM jobs GROUP BY wid) j USING (wid)
         LEFT JOIN (SELECT wid, count(*) AS resubmissions FROM links JOIN jobs USING (job) WHERE undone GROUP BY wid) l USING (wid)
