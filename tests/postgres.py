@@ -51,9 +51,9 @@ class Server:
         self.folder.chmod(0o755)
         self._call("initdb", "-D", self.data, "-U", "perdure", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions")
 
-    def url(self, database: str = "postgres") -> str:
-        """Return the address of a database."""
-        return f"postgresql://perdure@{quote(str(self.folder), safe='')}:{_PORT}/{database}"
+    def url(self) -> str:
+        """Return the address of the one database."""
+        return f"postgresql://perdure@{quote(str(self.folder), safe='')}:{_PORT}/postgres"
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -86,17 +86,19 @@ class Server:
             self._process.wait(_LIMIT_S)
             self._process = None
 
-    def create(self, database: str) -> str:
-        """Create an empty database and return its address."""
+    def empty(self) -> str:
+        """Drop the ledger and all tables of the one database, and return its address."""
         import psycopg
 
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{database}"')
-        return self.url(database)
+            connection.execute("DROP SCHEMA IF EXISTS perdure CASCADE")
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+        return self.url()
 
     def remove(self) -> None:
         """End the server and delete its data."""
-        self.stop()
+        self.stop(signal.SIGQUIT)  # without writing out what is deleted in the next moment
         shutil.rmtree(self.folder)
 
     def _call(self, name: str, *arguments: str | Path) -> None:

@@ -62,9 +62,13 @@ def _perform(instruction: Do | Ask | Pause) -> Any:
             time.sleep(seconds)
             return None
         case Ask(call):
-            answer = call()
-            if inspect.isawaitable(answer):
-                if inspect.iscoroutine(answer):
-                    answer.close()
-                raise errors.UsageError("a blocking call was given an asynchronous function", hint="use aonce, or `async with`")
-            return answer
+            return refuse_awaitable(call())
+
+
+def refuse_awaitable(answer: Any) -> Any:
+    """Return `answer`. Raises `errors.UsageError` for one that nobody would await."""
+    if not inspect.isawaitable(answer):
+        return answer
+    if inspect.iscoroutine(answer):
+        answer.close()  # it never began
+    raise errors.UsageError("a blocking call was given an asynchronous function", hint="use aonce, or `async with`")

@@ -15,7 +15,7 @@ from perdure.effects import address, epoch, keys, machine, shared, watch
 from perdure.effects.backend import Seen
 from perdure.effects.effect import Block, Effect, inside, refuse_nested
 from perdure.effects.epoch import EpochSource, Life
-from perdure.effects.flow import Flow, drive
+from perdure.effects.flow import Flow, drive, refuse_awaitable
 from perdure.effects.how import How, Options, checked
 from perdure.effects.identity import Linux, Surroundings
 from perdure.effects.machine import Outcome, Row, State
@@ -105,7 +105,7 @@ class Ledger:
         The intent is durable before `fn` is called, the result before this returns. `options` are those of `How`.
 
         With `connection`, an open `psycopg.Connection` to the ledger's own database, the ledger's row is part of the caller's
-        transaction, with the rows that `fn` writes on it: both are committed, or none, and no doubt is possible.
+        transaction, with the rows that `fn` writes on it: the caller commits both, or none, and no doubt is possible.
 
         Raises what `fn` raises, and before it is called
         `errors.EffectInDoubt` when an earlier attempt may have happened and there is no way to tell,
@@ -121,9 +121,7 @@ class Ledger:
         if effect.needed:
             try:
                 with inside(effect):
-                    result = fn()
-                    if inspect.isawaitable(result):
-                        raise errors.UsageError(f"the step of {key} is asynchronous", hint="use aonce")
+                    result = refuse_awaitable(fn())
             except BaseException as error:
                 drive(effect.ended_badly(error))
                 raise

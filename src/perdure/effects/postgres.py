@@ -232,7 +232,9 @@ def transact_on(connection: psycopg.Connection[Any], key: str, life: Life | None
 
 @contextlib.contextmanager
 def shared(connection: Any, wait_s: float) -> Iterator[None]:
-    """Open a transaction on the caller's `connection`, or a savepoint in the one it has, that waits `wait_s` for locks.
+    """Open a savepoint in the caller's transaction, that waits `wait_s` for locks.
+
+    The caller commits; a connection in autocommit without an open transaction gets one of its own.
 
     Inside, a commit is durable even on a server that is set to lose the last ones. Raises `errors.EffectBusy` when a
     lock is not given in time; every other exception passes, after a roll-back.
@@ -244,8 +246,9 @@ def shared(connection: Any, wait_s: float) -> Iterator[None]:
             hint="asynchronous connections cannot be shared",
         )
     try:
+        # Outside of autocommit, this begins the caller's transaction: the next line makes a savepoint in it, and the caller commits.
+        before = _one(connection, "SELECT current_setting('lock_timeout')")
         with connection.transaction():
-            before = _one(connection, "SELECT current_setting('lock_timeout')")
             connection.execute(
                 "SELECT set_config('lock_timeout', %s, true), set_config('synchronous_commit', 'on', true)",
                 (f"{max(1, int(wait_s * 1000))}ms",),
@@ -263,19 +266,28 @@ def migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) ->
     """
     if _version(connection, place) == VERSION:
         return
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
-        version = _version(connection, place)
-        if version == 0 and not create:
-            raise errors.LedgerMissing(f"there is no ledger in {place}", hint="name the database that the job uses: --ledger URL")
-        if version == 0:
-            connection.execute("CREATE SCHEMA IF NOT EXISTS perdure")
-            connection.execute("CREATE TABLE perdure.meta (version BIGINT NOT NULL)")
-            connection.execute("INSERT INTO perdure.meta VALUES (0)")
-        for step in range(version, VERSION):
-            for statement in _SQL.migration(step):
-                connection.execute(statement)
-        connection.execute("UPDATE perdure.meta SET version = %s", (VERSION,))
+    # The lock is the session's: only a transaction that begins after it is given sees the tables that another one made.
+    connection.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
+    try:
+        with connection.transaction():
+            _migrate(connection, create=create, place=place)
+    finally:
+        if not connection.closed:
+            connection.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
+
+
+def _migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -> None:
+    version = _version(connection, place)
+    if version == 0 and not create:
+        raise errors.LedgerMissing(f"there is no ledger in {place}", hint="name the database that the job uses: --ledger URL")
+    if version == 0:
+        connection.execute("CREATE SCHEMA IF NOT EXISTS perdure")
+        connection.execute("CREATE TABLE perdure.meta (version BIGINT NOT NULL)")
+        connection.execute("INSERT INTO perdure.meta VALUES (0)")
+    for step in range(version, VERSION):
+        for statement in _SQL.migration(step):
+            connection.execute(statement)
+    connection.execute("UPDATE perdure.meta SET version = %s", (VERSION,))
 
 
 def _version(connection: psycopg.Connection[Any], place: str) -> int:

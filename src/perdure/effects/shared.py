@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from perdure import errors
 from perdure.effects import postgres
 from perdure.effects.beats import Held
 from perdure.effects.effect import Effect, inside, refuse_nested
+from perdure.effects.flow import refuse_awaitable
 from perdure.effects.how import How
 from perdure.effects.machine import Doubt, Outcome, Replay, Row, State, Take
 from perdure.effects.steps import Steps, in_doubt, unkept
@@ -53,11 +53,8 @@ def once(steps: Steps, connection: Any, key: str, fn: Callable[[], Any], how: Ho
 
 
 def _do(here: Steps, held: Held, fn: Callable[[], Any], how: How) -> Any:
-    key = held.claim.key
-    with inside(Effect(key, how, here, held)):
-        result = fn()
-    if inspect.isawaitable(result):
-        raise errors.UsageError(f"the step of {key} is asynchronous", hint="a shared transaction takes a blocking function")
+    with inside(Effect(held.claim.key, how, here, held)):
+        result = refuse_awaitable(fn())
     text, note = how.write(result, here.max_result_bytes)
     row, problem = here.settle(held, Outcome(State.DONE, "step", text, note))
     if problem is not None:

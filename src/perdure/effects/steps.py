@@ -23,7 +23,7 @@ from perdure.effects.flow import Ask, Do, Flow, Pause
 from perdure.effects.how import NOT_DONE, UNKNOWN, Done, How, Lookup
 from perdure.effects.identity import Surroundings
 from perdure.effects.machine import Caller, Claim, Doubt, Outcome, Replay, Row, State, Take, Wait
-from perdure.effects.watch import Watch
+from perdure.effects.watch import Stopwatch, Watch
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
@@ -79,12 +79,12 @@ class Steps:
 
     def _arrive_until(self, key: str, nonce: str, how: How) -> Flow[Replay | Take]:
         watch = Watch()
-        started_s = self.surroundings.boot_s()
+        stopwatch = Stopwatch(self.surroundings)
         pause_s = _FIRST_PAUSE_S
         is_polling = False
         while True:
             decision = yield from self._patiently(functools.partial(self.arrive, key, nonce, how, watch, is_polling=is_polling))
-            waited_s = self.surroundings.boot_s() - started_s
+            waited_s = stopwatch.elapsed_s()
             match decision:
                 case Replay() | Take():
                     return decision
@@ -293,13 +293,13 @@ class Steps:
 
     def _patiently(self, call: Callable[[], Answered]) -> Flow[Answered]:
         """Make one transaction, again and again for `patience_s` while the ledger does not answer."""
-        started_s = self.surroundings.boot_s()
+        stopwatch = Stopwatch(self.surroundings)
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 answer: Answered = yield Do(call)
             except errors.LedgerUnavailable:
-                if self.surroundings.boot_s() - started_s >= self.patience_s:
+                if stopwatch.elapsed_s() >= self.patience_s:
                     raise
                 yield Pause(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

@@ -39,6 +39,24 @@ class Watch:
         return now_s - self._since_s
 
 
+class Stopwatch:
+    """Time that a caller spent waiting, looked at often: a clock that jumps because the process was brought back elsewhere adds little."""
+
+    _LONGEST_STEP_S = 60.0
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._last_s = surroundings.boot_s()
+        self._total_s = 0.0
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the start."""
+        now_s = self._surroundings.boot_s()
+        self._total_s += min(max(0.0, now_s - self._last_s), self._LONGEST_STEP_S)
+        self._last_s = now_s
+        return self._total_s
+
+
 def from_stamps(row: Row, surroundings: Surroundings, now_s: float) -> Sight:
     """Return what the row's own stamps tell, for people who look once: elsewhere than on the holder's machine, by wall clocks."""
     sight = Watch().sight(row, surroundings)
