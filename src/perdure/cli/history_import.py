@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def import_(
-    files: Annotated[list[str], Parameter(help="Files to read, in any mix of formats; - for standard input.", negative="")],
+    files: Annotated[list[str], Parameter(help="Files to read, in any mix of formats; /dev/stdin too.", negative="")],
     /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="Attempts file (Parquet) to write.")],

@@ -75,7 +75,7 @@ def attempts(
         if expression is not None and (options.columns is None or name in options.columns) and (name != "line" or line)
     }
     selected = ", ".join(
-        f'CAST({wanted[column.name]} AS {column.sql}) AS "{column.name}"' for column in attempt.COLUMNS if column.name in wanted
+        f'TRY_CAST({wanted[column.name]} AS {column.sql}) AS "{column.name}"' for column in attempt.COLUMNS if column.name in wanted
     )
     inner = ", ".join(f"{expression} AS {name}" for name, expression in typed.items())
     derived = ", ".join(f"{expression} AS {name}" for name, expression in _derived(fields).items())
@@ -233,6 +233,8 @@ def _nodes(fields: Collection[str], started: str) -> str | None:
         there.append("try_cast(split_part(split_part(',' || alloc_tres, ',node=', 2), ',', 1) AS INTEGER)")
     if "nnodes" in fields:
         there.append("nodes_named")
+    if "allocnodes" in fields:
+        there.append("nodes_allocated")
     return f"CASE WHEN {started} THEN coalesce({', '.join(there)}) ELSE 0 END" if there else None
 
 

@@ -56,7 +56,7 @@ def import_files(
     Raises `errors.InputError` and its kin for a file that cannot be used; the table then holds nothing of use.
     """
     if not paths:
-        raise errors.UsageError("no files to import", hint="name one or more files, or - for standard input")
+        raise errors.UsageError("no files to import", hint="name one or more files, or /dev/stdin")
     table.begin(connection)
     table.add_columns(connection, ("job_id", "raw_id", "outcome", "source"))
     with _database_errors():
@@ -80,7 +80,7 @@ def open_history(
 
     Raises `errors.InputError` and its kin.
     """
-    if os.fspath(path) != "-" and Path(path).is_file():
+    if Path(path).is_file():
         with sources.opened(path) as source:
             if sources.detect(source) == "attempts":
                 table.open_attempts(connection, source.path)

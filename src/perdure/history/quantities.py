@@ -45,7 +45,7 @@ def total_memory_bytes(memory: Memory, *, cpus: int, nodes: int) -> int | None:
 def duration_s(text: str) -> str:
     """SQL: seconds (DOUBLE) of ``[D-]HH:MM:SS[.mmm]`` or ``MM:SS[.mmm]``; NULL for ``INVALID``, blank and the rest."""
     clock = f"split_part({text}, '-', -1)"
-    days = f"CASE WHEN contains({text}, '-') THEN try_cast(split_part({text}, '-', 1) AS BIGINT) * 86400 ELSE 0 END"
+    days = f"CASE WHEN contains({text}, '-') THEN try_cast(split_part({text}, '-', 1) AS DOUBLE) * 86400 ELSE 0 END"
 
     def part(index: int) -> str:
         return f"try_cast(split_part({clock}, ':', {index}) AS DOUBLE)"
