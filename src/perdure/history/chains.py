@@ -95,55 +95,60 @@ def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
 def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
     """Link each job to the one it repeats or continues, from the dependency it names or from when it came.
 
-    Without a name, the predecessor is the job of its group that was submitted just before it, had ended, and ended last, so that
-    nothing else of the group was running. Coming soon after a non-success says little in a group whose successes are
+    Without a dependency, the predecessor is the job of its group that was submitted just before it, had ended, and ended last,
+    so that nothing else of the group was running: a repetition among jobs of the very same name, a further segment
+    among all of the workload in that folder. Coming soon after a non-success says little in a group whose successes are
     followed as soon (a sweep that is fed one by one): the confidence is lessened by how often they are.
     """
-    connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE timed AS
-        WITH lined_up AS (
-            SELECT job, jkey, gkey, name_hash, submit_s, ending <> 'success' OR near_limit AS undone,
-                   lag(job) OVER earlier AS predecessor, lag(end_s) OVER earlier AS predecessor_end_s,
-                   lag(ending <> 'success' OR near_limit) OVER earlier AS predecessor_undone,
-                   max(coalesce(end_s, {_FAR_S})) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from_s
-            FROM jobs SEMI JOIN (
-                SELECT gkey FROM jobs WHERE elapsed_s > 0 GROUP BY gkey
-                HAVING count(*) > 1 AND bool_or(ending <> 'success' OR near_limit)) USING (gkey)
-            WHERE elapsed_s > 0
-            WINDOW earlier AS (PARTITION BY gkey ORDER BY submit_s, end_s, elapsed_s, ending, job)),
-        followed AS (
-            SELECT *, submit_s - predecessor_end_s AS gap_s FROM lined_up
-            WHERE submit_s >= quiet_from_s AND predecessor_end_s = quiet_from_s AND submit_s - predecessor_end_s <= {LATE_S}),
-        habit AS (
-            SELECT gkey, count(*) FILTER (NOT undone) AS successes FROM lined_up GROUP BY gkey),
-        after_success AS (SELECT gkey, count(*) AS followed FROM followed WHERE NOT predecessor_undone GROUP BY gkey)
-        SELECT f.*, a.jkey AS predecessor_jkey, a.name_hash AS predecessor_name_hash,
-               (CASE WHEN gap_s <= {SOON_S} THEN 0.8 ELSE 0.5 END)
-               * (1 - coalesce(s.followed, 0) / (h.successes + 1)) AS confidence
-        FROM followed f JOIN habit h USING (gkey) LEFT JOIN after_success s USING (gkey) JOIN jobs a ON a.job = f.predecessor
-        WHERE predecessor_undone AND confidence >= {TRUSTED_CONFIDENCE}""")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE again AS {_timed_sql('gkey, name_hash', 'count(*) > 1')}")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE further AS {_timed_sql('gkey', 'min(name_hash) <> max(name_hash)')}")
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE links AS
         WITH {_NAMES}, {_NAMED}
         SELECT * FROM (
             SELECT job, predecessor, 'repeated' AS kind, true AS undone, gap_s, confidence
-            FROM timed WHERE name_hash IS NOT DISTINCT FROM predecessor_name_hash
+            FROM again
             UNION ALL
             SELECT job, predecessor, 'advanced', true, gap_s, confidence
-            FROM timed JOIN counters b USING (jkey) JOIN counters a ON a.jkey = timed.predecessor_jkey
+            FROM further JOIN counters b USING (jkey) JOIN counters a ON a.jkey = further.predecessor_jkey
             WHERE b.rest = a.rest AND b.counter = a.counter + 1
             UNION ALL
             SELECT * FROM named)
         QUALIFY row_number() OVER (PARTITION BY job ORDER BY confidence DESC, gap_s, predecessor) = 1
             AND row_number() OVER (PARTITION BY predecessor ORDER BY confidence DESC, gap_s, job) = 1""")
-    connection.execute("DROP TABLE timed")
+    connection.execute("DROP TABLE again; DROP TABLE further")
+
+
+def _timed_sql(group: str, having: str) -> str:
+    """Return the SQL of jobs that came soon after a non-success of their `group` (columns), among groups that fulfil `having`."""
+    return f"""
+        WITH lined_up AS (
+            SELECT job, jkey, {group}, submit_s, ending <> 'success' OR near_limit AS undone,
+                   lag(job) OVER earlier AS predecessor, lag(end_s) OVER earlier AS predecessor_end_s,
+                   lag(ending <> 'success' OR near_limit) OVER earlier AS predecessor_undone,
+                   max(coalesce(end_s, {_FAR_S})) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from_s
+            FROM (SELECT * REPLACE (coalesce(name_hash, 0) AS name_hash) FROM jobs WHERE elapsed_s > 0) SEMI JOIN (
+                SELECT {group} FROM (SELECT * REPLACE (coalesce(name_hash, 0) AS name_hash) FROM jobs WHERE elapsed_s > 0)
+                GROUP BY {group} HAVING {having} AND bool_or(ending <> 'success' OR near_limit)) USING ({group})
+            WINDOW earlier AS (PARTITION BY {group} ORDER BY submit_s, end_s, elapsed_s, ending, job)),
+        followed AS (
+            SELECT *, submit_s - predecessor_end_s AS gap_s FROM lined_up
+            WHERE submit_s >= quiet_from_s AND predecessor_end_s = quiet_from_s AND submit_s - predecessor_end_s <= {LATE_S}),
+        habit AS (SELECT {group}, count(*) FILTER (NOT undone) AS successes FROM lined_up GROUP BY {group}),
+        after_success AS (SELECT {group}, count(*) AS followed FROM followed WHERE NOT predecessor_undone GROUP BY {group})
+        SELECT f.job, f.jkey, b.name_hash, f.predecessor, a.jkey AS predecessor_jkey, a.name_hash AS predecessor_name_hash, f.gap_s,
+               (CASE WHEN f.gap_s <= {SOON_S} THEN 0.8 ELSE 0.5 END)
+               * (1 - coalesce(s.followed, 0) / (h.successes + 1)) AS confidence
+        FROM followed f JOIN habit h USING ({group}) LEFT JOIN after_success s USING ({group})
+        JOIN jobs a ON a.job = f.predecessor JOIN jobs b ON b.job = f.job
+        WHERE predecessor_undone AND confidence >= {TRUSTED_CONFIDENCE}"""
 
 
 # The last number in a name, and the name without it, of the few jobs where they matter.
 _NAMES = f"""
     asked AS (
-        SELECT jkey FROM timed WHERE name_hash <> predecessor_name_hash
-        UNION SELECT predecessor_jkey FROM timed WHERE name_hash <> predecessor_name_hash),
+        SELECT jkey FROM further WHERE name_hash <> predecessor_name_hash
+        UNION SELECT predecessor_jkey FROM further WHERE name_hash <> predecessor_name_hash),
     counters AS (
         SELECT jkey, try_cast(regexp_extract(max(name), '([0-9]+)[^0-9]*$', 1) AS BIGINT) AS counter,
                regexp_replace(max(name), '[0-9]+([^0-9]*)$', '#\\1') AS rest
