@@ -1,0 +1,204 @@
+"""How fast sacct text is read, beside what DuckDB alone, pandas and slurm2sql need for the same file.
+
+    python -m bench.import_speed [ROWS]
+
+Each measurement is a process of its own; rounds alternate, and the median counts. Ratios compare within one run: absolute times
+belong to the machine. Twenty million rows: ``python -m bench.import_speed 20000000 --only perdure`` (9 GB of text, as much again
+for what spills; set TMPDIR).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+FIELDS = (
+    "Cluster", "DBIndex", "JobID", "JobIDRaw", "UID", "User", "Account", "Partition", "QOS", "Submit",
+    "Eligible", "Start", "End", "ElapsedRaw", "Suspended", "TimelimitRaw", "State", "ExitCode", "DerivedExitCode", "Reason",
+    "NNodes", "AllocNodes", "AllocCPUS", "ReqTRES", "AllocTRES", "NodeList", "FailedNode", "Restarts", "Planned", "Flags",
+    "WCKey", "Constraints", "AdminComment", "SystemComment", "Comment", "Extra", "WorkDir", "GID", "SubmitLine", "JobName",
+)  # fmt: skip
+ROUNDS = 5
+GOALS = {"import + advise / DuckDB": 1.5, "pandas / import + advise": 6.0}
+
+
+def generate(path: Path, rows: int) -> None:
+    """Write `rows` attempts as sacct -P text of 40 fields, the same for the same `rows`."""
+    import duckdb
+
+    source = f"""
+        WITH drawn AS (SELECT i, hash(i) AS a, hash(i, 1) AS b, hash(i, 2) AS c FROM range({rows}) t(i)),
+        sized AS (SELECT *, [1, 1, 1, 2, 4, 8, 8, 8, 16, 32, 64, 128][1 + (a % 12)::INT] AS gpus,
+                         (b % 86400)::BIGINT AS elapsed,
+                         (c % 7200)::BIGINT AS wait, epoch_ms(1767225600000 + i * 7776000000 // {rows}) AS submit,
+                         (b // 86400) % 100 AS share
+                  FROM drawn),
+        placed AS (SELECT *, greatest(1, gpus // 8) AS nodes, submit + to_seconds(wait) AS start,
+                          'billing=' || greatest(1, gpus // 8) * 64 || ',cpu=' || greatest(1, gpus // 8) * 64 AS trackable FROM sized)
+        SELECT 'alpha', 1000000 + i, 500000 + i, 500000 + i, 1000 + a % 300, 'user' || lpad((a % 300)::TEXT, 4, '0'), 'acct' || a % 40,
+               ['gpu', 'gpu-long', 'debug'][1 + (c % 3)::INT], 'normal', strftime(submit, '%Y-%m-%dT%H:%M:%S'),
+               strftime(submit + INTERVAL 5 SECOND, '%Y-%m-%dT%H:%M:%S'), strftime(start, '%Y-%m-%dT%H:%M:%S'),
+               strftime(start + to_seconds(elapsed), '%Y-%m-%dT%H:%M:%S'), elapsed, '00:00:00', [60, 240, 1440, 2880][1 + (c % 4)::INT],
+               CASE WHEN share < 60 THEN 'COMPLETED' WHEN share < 84 THEN 'FAILED' WHEN share < 92 THEN 'CANCELLED by ' || 1000 + a % 300
+                    WHEN share < 97 THEN 'PREEMPTED' WHEN share < 98 THEN 'TIMEOUT' WHEN share < 99 THEN 'NODE_FAIL' ELSE 'REQUEUED' END,
+               CASE WHEN share BETWEEN 60 AND 83 THEN '1:0' ELSE '0:0' END, '0:0', 'None', nodes, nodes, nodes * 64,
+               trackable || ',gres/gpu=' || gpus || ',mem=' || nodes * 512 || 'G,node=' || nodes,
+               trackable || ',gres/gpu:a100=' || gpus || ',gres/gpu=' || gpus || ',mem=' || nodes * 512 || 'G,node=' || nodes,
+               CASE WHEN nodes = 1 THEN 'gpu' || lpad((a % 256)::TEXT, 3, '0')
+                    ELSE 'gpu[' || lpad((a % 200)::TEXT, 3, '0') || '-' || lpad((a % 200 + nodes - 1)::TEXT, 3, '0') || ']' END,
+               CASE WHEN share = 98 THEN 'gpu001' END, 0, strftime(epoch_ms(wait * 1000), '%H:%M:%S'), 'SchedMain', '', '', '', '', '', '',
+               '/home/user' || a % 300 || '/projects/run' || b % 500, 1000,
+               'sbatch --gres=gpu:8 --time=1-00:00:00 train.sh --lr ' || a % 10,
+               'train_s' || b % 2000
+        FROM placed ORDER BY i"""
+    with path.open("w") as handle:
+        handle.write("|".join(FIELDS) + "\n")
+    body = path.with_suffix(".body")
+    duckdb.execute(f"COPY ({source}) TO '{body}' (FORMAT csv, DELIMITER '|', HEADER false, QUOTE '', ESCAPE '')")
+    with path.open("ab") as out, body.open("rb") as made:
+        while chunk := made.read(1 << 24):
+            out.write(chunk)
+    body.unlink()
+
+
+def duckdb_alone(path: str) -> None:
+    """Scan the file and sum GPU-hours by state: what any reader must do at the least."""
+    import duckdb
+
+    connection = duckdb.connect(config={"preserve_insertion_order": False, "memory_limit": "2GiB"})
+    columns = ", ".join(f"'{name}': 'VARCHAR'" for name in FIELDS)
+    gpus = "coalesce(try_cast(split_part(split_part(AllocTRES, 'gres/gpu=', 2), ',', 1) AS DOUBLE), 0)"
+    file = f"read_csv('{path}', delim = '|', quote = '', escape = '', header = true, auto_detect = false, columns = {{{columns}}})"
+    connection.execute(f"SELECT State, sum(CAST(ElapsedRaw AS BIGINT) * {gpus}) / 3600 FROM {file} GROUP BY 1").fetchall()
+
+
+def import_for_advice(path: str) -> None:
+    """Read what advice needs, into memory."""
+    from perdure.advisor import source
+    from perdure.history import importer, table
+
+    importer.open_history(table.connect(), path, importer.Request(columns=source.USED_COLUMNS))
+
+
+def import_to_parquet(path: str) -> None:
+    """Read everything and write the attempts file, as `perdure history import` does."""
+    from perdure.history import importer, table
+
+    connection = table.connect()
+    importer.import_files(connection, [path])
+    table.write_attempts(connection, path + ".parquet")
+    os.unlink(path + ".parquet")
+
+
+def import_and_advise(path: str) -> None:
+    """What `perdure advise FILE` does, printing aside."""
+    import perdure
+
+    perdure.advise(path)
+
+
+def pandas_sum(path: str) -> None:
+    """The same sum by pandas."""
+    import pandas
+
+    frame = pandas.read_csv(path, sep="|", quoting=3, usecols=["State", "ElapsedRaw", "AllocTRES"], dtype=str)
+    gpus = frame["AllocTRES"].str.extract(r"gres/gpu=(\d+)", expand=False).fillna("0").astype(float)
+    (frame["ElapsedRaw"].astype(float) * gpus / 3600).groupby(frame["State"]).sum()
+
+
+def slurm2sql_import(path: str) -> None:
+    """slurm2sql into an SQLite database."""
+    import slurm2sql
+
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, "-m", "slurm2sql", os.path.join(folder, "out.db"), "--csv-input", path, "--", "-X"],
+            check=True,
+            capture_output=True,
+        )
+    del slurm2sql
+
+
+TASKS = (duckdb_alone, import_for_advice, import_to_parquet, import_and_advise, pandas_sum, slurm2sql_import)
+OURS = ("import_for_advice", "import_to_parquet", "import_and_advise")
+
+
+def measure(path: Path, names: list[str], rounds: int) -> dict[str, tuple[float, float]]:
+    """Return seconds (median over `rounds`, alternating) and peak memory in GiB of each task that can be run here."""
+    times: dict[str, list[float]] = {name: [] for name in names}
+    peaks: dict[str, float] = dict.fromkeys(names, 0.0)
+    for _ in range(rounds):
+        for name in names:
+            command = [sys.executable, "-m", "bench.import_speed", "--task", name, str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                seconds, peak = map(float, done.stdout.split())
+                times[name].append(seconds)
+                peaks[name] = max(peaks[name], peak)
+    return {name: (statistics.median(found), peaks[name]) for name, found in times.items() if found}
+
+
+def ratios(rows: int = 1_000_000, *, rounds: int = ROUNDS, names: list[str] | None = None) -> list[tuple[str, float, float | None]]:
+    """Measure and return (what, value, goal) for each figure; a goal of None is none. Prints as it goes."""
+    names = names or [task.__name__ for task in TASKS]
+    with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
+        path = Path(folder) / "sacct.txt"
+        generate(path, rows)
+        print(f"{rows:,} rows, {path.stat().st_size / 2**20:,.0f} MiB, {len(FIELDS)} fields, {os.cpu_count()} cores")
+        found = measure(path, names, rounds)
+    for name, (seconds, peak) in found.items():
+        print(f"  {name:20} {seconds:8.2f} s  {rows / seconds / 1e6:6.2f} million rows/s  {peak:5.2f} GiB peak")
+    missing = set(names) - set(found)
+    if missing:
+        print(f"  not measured (not installed, or failed): {', '.join(sorted(missing))}")
+    figures: list[tuple[str, float, float | None]] = []
+    base = found.get("duckdb_alone")
+    for name, label in (
+        ("import_for_advice", "import / DuckDB"),
+        ("import_to_parquet", "import to Parquet / DuckDB"),
+        ("import_and_advise", "import + advise / DuckDB"),
+    ):
+        if base and name in found:
+            figures.append((label, found[name][0] / base[0], GOALS.get(label)))
+    for name, label in (("pandas_sum", "pandas / import + advise"), ("slurm2sql_import", "slurm2sql / import + advise")):
+        if name in found and "import_and_advise" in found:
+            figures.append((label, found[name][0] / found["import_and_advise"][0], GOALS.get(label)))
+    return figures
+
+
+def _peak_gib() -> float:
+    """Peak resident memory of this process. (getrusage would count the parent's, from before exec.)"""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 2**20
+    return float("nan")
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="?", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only", choices=("perdure",), help="our own tasks only")
+    parser.add_argument("--task", nargs=2, metavar=("TASK", "FILE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task:
+        name, path = options.task
+        task = {task.__name__: task for task in TASKS}[name]
+        start = time.perf_counter()
+        task(path)
+        elapsed = time.perf_counter() - start
+        print(elapsed, _peak_gib())
+        return
+    for label, value, goal in ratios(options.rows, rounds=options.rounds, names=list(OURS) if options.only else None):
+        print(f"{label}: {value:.2f}" + (f" (goal {goal})" if goal else ""))
+
+
+if __name__ == "__main__":
+    main()
