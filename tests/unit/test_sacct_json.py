@@ -22,9 +22,8 @@ def job(parser: int, **changes):
         else {"status": ["ERROR"], "return_code": wrapped(3), "signal": {"id": wrapped(0)}}
     )
     return {
-    code = {"status": "ERROR", "return_code": 3}
-    if parser >= 40:
-        code = {"status": ["ERROR"], "return_code": wrapped(3), "signal": {"id": wrapped(0)}}
+        "cluster": "alpha", "job_id": 77, "user": "ann", "account": "bio", "partition": "gpu", "qos": "normal", "name": "train",
+        "nodes": "g[1-2]",
         "allocation_nodes": 2, "state": {"current": state, "reason": "None"}, "exit_code": code, "kill_request_user": "",
         "time": {"submission": 1767600000, "eligible": 1767600001, "start": 1767600010, "end": 1767603610, "elapsed": 3600, "suspended": 0,
                  "limit": wrapped(1440)},
