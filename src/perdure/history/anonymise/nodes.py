@@ -108,5 +108,6 @@ def rewrite(text: str, new: Mapping[str, tuple[str, int]]) -> str:
 
 
 def _natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """Sort key: digits by value."""
-    return [(1, int(piece), "") if piece.isdigit() and piece.isascii() else (0, 0, piece) for piece in re.split(r"([0-9]+)", name)], name
+    """Sort key: digits by value; absurdly long numbers count as text."""
+    pieces = re.split(r"([0-9]+)", name)
+    return [(1, int(piece), "") if at % 2 and len(piece) < 19 else (0, 0, piece) for at, piece in enumerate(pieces)], name

@@ -6,6 +6,7 @@ Works on the written file, not on what was meant to be written.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 _TEXTS = tuple(column.name for column in attempt.COLUMNS if column.sql == "VARCHAR")
 _AMOUNT = re.compile(r"[0-9]+[kmgt]?b?", re.ASCII)
-_COUNTED = frozenset({"submit_line", "job_id", "raw_id", "depends_on", "gpu_type"})
+_NUMBERED = ("job_id", "raw_id", "depends_on")
+_COUNTED = frozenset({*_NUMBERED, "submit_line", "gpu_type"})
+# There are as many ids as rows, and their numbers are checked as numbers: only what is not a number is a word.
+_BLOCKS_OF = dict.fromkeys(_NUMBERED, "NOT regexp_full_match(block, '[0-9]+')")
 _EXACT = ("cluster", "user", "account", "partition", "qos", "name", "work_dir", "job_id", "raw_id", "failed_node")
 """Columns in which two values must not become one, nor one two."""
 
@@ -43,34 +47,39 @@ def check(connection: duckdb.DuckDBPyConnection, output: str, *, originals: froz
 
     Raises `errors.Findings`, naming the column but not the word, when something is left or the structure is not the same.
     """
-    texts = 0
     for column in _TEXTS:
-        for text in tables.distinct(connection, column, table=output):
-            texts += 1
-            if _is_left(column, text, originals, uids):
-                raise _found(f"a word of the original is left in the column {column}")
+        if any(_is_left(text.casefold(), column, originals) for text in _wholes(connection, column, output)) or any(
+            _is_left(word, column, originals) or _is_uid(word, column, uids)
+            for block in tables.blocks(connection, column, table=output, where=_BLOCKS_OF.get(column, "true"))
+            for word in words.spans(block)
+        ):
+            raise _found(f"a word of the original is left in the column {column}")
     _check_numbers(connection, output)
     _check_structure(connection, output)
+    different = " + ".join(f'count(DISTINCT "{column}")' for column in _TEXTS)
+    texts = tables.read_numbers(connection, f"SELECT {different} FROM {output}")[0]
     filled = " + ".join(f'count("{column}")' for column in _TEXTS)
     cells = tables.read_numbers(connection, f"SELECT {filled} FROM {output}")[0]
     numbers = tables.read_numbers(connection, "SELECT (SELECT count(*) FROM new_number) + (SELECT count(*) FROM new_db_index)")[0]
     return Proof(words=len(originals), numbers=len(uids) + numbers, texts=texts, cells=cells)
 
 
-def _is_left(column: str, text: str, originals: frozenset[str], uids: frozenset[int]) -> bool:
-    folded = text.casefold()
-    if folded in originals:
-        return True
-    for part in re.split(r"[\s/=:,]+", folded) if column in {"work_dir", "submit_line", "node_list"} else ():
-        if part in originals and not _AMOUNT.fullmatch(part):
-            return True
-    for word in words.spans(text):
-        if word in originals and not (column == "submit_line" and _AMOUNT.fullmatch(word)):
-            return True
-        # Amounts on a command line, ids (counted, and checked as numbers) and GPU models may well be the number of a user.
-        if column not in _COUNTED and word.isdigit() and len(word) >= words.SHORTEST and int(word) in uids:
-            return True
-    return False
+def _wholes(connection: duckdb.DuckDBPyConnection, column: str, output: str) -> Iterator[str]:
+    """Yield the texts of a column as they stand, and what they are put together of."""
+    if column in _NUMBERED:
+        return
+    yield from tables.distinct(connection, column, table=output)
+    if column in {"work_dir", "submit_line", "node_list"}:
+        yield from tables.pieces(connection, column, r"[\s/=:,]+", table=output)
+
+
+def _is_left(word: str, column: str, originals: frozenset[str]) -> bool:
+    return word in originals and not (column == "submit_line" and _AMOUNT.fullmatch(word) is not None)
+
+
+def _is_uid(word: str, column: str, uids: frozenset[int]) -> bool:
+    # Amounts on a command line, ids (counted, and checked as numbers) and GPU models may well be the number of a user.
+    return column not in _COUNTED and word.isdigit() and words.SHORTEST <= len(word) < 19 and int(word) in uids
 
 
 def _check_numbers(connection: duckdb.DuckDBPyConnection, output: str) -> None:

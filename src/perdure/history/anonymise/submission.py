@@ -17,6 +17,7 @@ _GPUS = re.compile(
 )
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?([A-Z]{1,8}[0-9]?|[0-9]{1,2})(?:@[0-9]{1,6})?", re.ASCII)
 _ID = re.compile(r"([0-9]+)((?:_[0-9*]+)?(?:\+[0-9]+)?)", re.ASCII)
+_REMEMBERED = 100_000
 _MARKER = "--signal"
 """What `history.runs` looks for in a submission."""
 
@@ -33,6 +34,7 @@ class Rewriter:
     def __init__(self, pseudonyms: Pseudonyms, numbers: Mapping[int, int]) -> None:
         self._pseudonyms = pseudonyms
         self._numbers = numbers
+        self._seen: dict[tuple[str, str], str] = {}
 
     def rewrite(self, text: str) -> str:
         """Rewrite one command line. A pending ``--signal`` never gets lost, even where it stood behind the script."""
@@ -77,6 +79,17 @@ class Rewriter:
                 return
 
     def _value(self, name: str, value: str) -> str:
+        """Rewrite an option's value. Most are seen again and again; those that name other jobs are not."""
+        if name == "dependency":
+            return self.dependency(value)
+        new = self._seen.get((name, value))
+        if new is None:
+            new = self._new_value(name, value)
+            if len(self._seen) < _REMEMBERED:
+                self._seen[name, value] = new
+        return new
+
+    def _new_value(self, name: str, value: str) -> str:
         if name in words.QUANTITIES and _AMOUNT.fullmatch(value):
             return value
         if name == "gres" or name.startswith("gpus"):
@@ -84,8 +97,6 @@ class Rewriter:
         if name == "signal":
             match = _SIGNAL.fullmatch(value)
             return value if match and (match[1] in words.SIGNALS or match[1].isdigit()) else self._hide(value)
-        if name == "dependency":
-            return self.dependency(value)
         return texts.listed(name if name in {"account", "partition", "qos"} else "text", value, self._pseudonyms)
 
     def _gpus(self, text: str) -> str:

@@ -6,7 +6,7 @@ Ids and database indexes, of which there are as many as rows, are renumbered in 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from perdure.history.anonymise import nodes, submission, texts, words
@@ -30,18 +30,21 @@ _MAPPED = (*IDENTITIES, *FREE_TEXTS, "state", "state_flags", "depends_on", "job_
 def read_words(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
     """Return every word of ``attempts`` that could point to somebody, in lower case; public words are left out."""
     found: set[str] = set()
-    for column in (*IDENTITIES, *FREE_TEXTS, "source", "job_id", "raw_id", "state", "state_flags", "depends_on"):
-        for text in distinct(connection, column):
-            if column == "gpu_type" and texts.is_public_gpu(text):
-                continue
-            found |= words.revealing(text)
-            if column in IDENTITIES:
-                found |= {part.casefold() for part in (text, *text.split(",")) if len(part) >= words.SHORTEST and not part.isdigit()}
-            elif column == "work_dir":
-                found |= {part.casefold() for part in text.split("/") if len(part) >= words.SHORTEST and not part.isdigit()}
-            elif column == "node_list":
-                found |= {name.casefold() for name in nodes.expand(text) if len(name) >= words.SHORTEST and not name.isdigit()}
+    for column in (*IDENTITIES[:-1], *FREE_TEXTS, "source", "job_id", "raw_id", "state", "state_flags", "depends_on"):
+        for block in blocks(connection, column, where=f"regexp_matches(block, '{words.LETTERS[:-1]}{{{words.SHORTEST}}}')"):
+            found |= words.revealing(block)
+    for column in IDENTITIES[:-1]:
+        found |= _names(part for text in distinct(connection, column) for part in (text, *text.split(",")))
+    for model in distinct(connection, "gpu_type"):
+        if not texts.is_public_gpu(model):
+            found |= words.revealing(model) | _names([model])
+    found |= _names(pieces(connection, "work_dir", "/"))
+    found |= _names(name for text in distinct(connection, "node_list") for name in nodes.expand(text))
     return frozenset(found - words.public())
+
+
+def _names(parts: Iterable[str]) -> set[str]:
+    return {part.casefold() for part in parts if len(part) >= words.SHORTEST and not part.isdigit()}
 
 
 def read_uids(connection: duckdb.DuckDBPyConnection) -> frozenset[int]:
@@ -52,7 +55,22 @@ def read_uids(connection: duckdb.DuckDBPyConnection) -> frozenset[int]:
 
 def distinct(connection: duckdb.DuckDBPyConnection, column: str, *, table: str = "attempts") -> Iterator[str]:
     """Yield the distinct texts of a column, in no order. `connection` may not be used until the last was taken."""
-    cursor = connection.execute(f'SELECT DISTINCT "{column}" FROM {table} WHERE "{column}" IS NOT NULL')
+    yield from _column(connection, f'SELECT DISTINCT "{column}" FROM {table} WHERE "{column}" IS NOT NULL')
+
+
+def blocks(connection: duckdb.DuckDBPyConnection, column: str, *, table: str = "attempts", where: str = "true") -> Iterator[str]:
+    """Yield the distinct `words.BLOCK` of a column for which the SQL `where` over ``block`` is true; see `distinct`."""
+    every = f"""SELECT DISTINCT unnest(regexp_extract_all("{column}", '{words.BLOCK}')) AS block FROM {table}"""
+    yield from _column(connection, f"SELECT block FROM ({every}) WHERE {where}")
+
+
+def pieces(connection: duckdb.DuckDBPyConnection, column: str, separators: str, *, table: str = "attempts") -> Iterator[str]:
+    """Yield the distinct pieces of a column between `separators`, a regular expression; see `distinct`."""
+    yield from _column(connection, f"""SELECT DISTINCT unnest(regexp_split_to_array("{column}", '{separators}')) FROM {table}""")
+
+
+def _column(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[str]:
+    cursor = connection.execute(query)
     while rows := cursor.fetchmany(_CHUNK):
         for row in rows:
             yield row[0]

@@ -10,8 +10,10 @@ from perdure.model.attempt import Outcome
 LETTERS = r"[^\x00-\x40\x5b-\x60\x7b-\x7f]+"
 """A run of letters: ASCII letters and all that is not ASCII, so that no script, sign or bad byte is taken for a separator."""
 _RUNS = re.compile(rf"{LETTERS}|[0-9]+")
-_BLOCK = re.compile(r"[^\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]+")
-"""Letters and digits without a separator between."""
+BLOCK = r"[^\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]+"
+"""Letters and digits without a separator between. Read alike by Python and by RE2 (DuckDB), as is `LETTERS`."""
+_BLOCK = re.compile(BLOCK)
+_LETTERS = re.compile(LETTERS)
 
 SHORTEST = 3
 """Shorter words say nothing of anybody and occur everywhere."""
@@ -100,4 +102,4 @@ def revealing(text: str) -> set[str]:
 
     Amounts (``400G``, ``1-00:00:00``) are none.
     """
-    return {word for word in spans(text) if any(len(run) >= SHORTEST for run in re.findall(LETTERS, word))}
+    return {word for word in spans(text) if any(len(run) >= SHORTEST for run in _LETTERS.findall(word))}
