@@ -132,17 +132,18 @@ def _read(
     # What makes two records the same attempt is needed whatever is analysed.
     columns = None if request.columns is None else request.columns | _IDENTITY
     options = Options(cluster=request.cluster, tz=request.tz, outcomes=request.outcomes, columns=columns)
-    with sources.opened(path, progress=None if progress is None else lambda done: progress(label, done)) as source:
+    report = None if progress is None else lambda done: progress(label, done)
+    with sources.opened(path, progress=report) as source:
         kind = sources.detect(source)
         if request.csv_map is not None and kind == "text":
             return csv_map.read(connection, source, options, csv_map.load(request.csv_map))
         if kind == "attempts":
             return _append_attempts(connection, source)
         if kind == "json":
-            return sacct_json.read(connection, source, options, progress=None if progress is None else lambda done: progress(label, done))
+            return sacct_json.read(connection, source, options, progress=report)
         if kind == "swf":
             return swf.read(connection, source, options)
-        return sacct_text.read(connection, source, options, named=request.named_fields or None)
+        return sacct_text.read(connection, source, options, named=request.named_fields or None, progress=report)
 
 
 _IDENTITY = frozenset(

@@ -7,8 +7,9 @@ within fields, long delimiters) are put together in Python throughout. In the en
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import duckdb
 
 _BATCH = 50_000
+_PROGRESS_EVERY_S = 0.25
 _DELIMITER_LIMIT_BYTES = 4
 """DuckDB's own limit."""
 _REJECTS, _SCANS = "perdure_rejects", "perdure_reject_scans"
@@ -33,14 +35,44 @@ def read(
     options: convert.Options,
     *,
     named: Sequence[str] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> FileSummary:
     """Append the attempts of one file to the table ``attempts``. `named`: the fields of a file without header, in order.
+
+    `progress` is told the bytes that have been read, from another thread.
 
     Raises `errors.InputFormat` or `errors.InputEmpty`, with what to do.
     """
     layout, skipped_lines = (header.given(named, source.head, source.name), 0) if named else header.find(source.head, source.name)
     reading = _Reading(connection, source, options, layout, skipped_lines)
-    return reading.run()
+    with _reporting(connection, source.size_bytes, progress):
+        return reading.run()
+
+
+@contextlib.contextmanager
+def _reporting(connection: duckdb.DuckDBPyConnection, size_bytes: int, progress: Callable[[int], None] | None) -> Iterator[None]:
+    """Ask DuckDB now and then how far its scan is."""
+    if progress is None:
+        yield
+        return
+    done = threading.Event()
+    connection.execute("SET enable_progress_bar = true")
+    connection.execute("SET enable_progress_bar_print = false")
+
+    def watch() -> None:
+        furthest = 0
+        while not done.wait(_PROGRESS_EVERY_S):
+            # It is -1 before and after, and starts again with every statement.
+            furthest = max(furthest, int(connection.query_progress() / 100 * size_bytes))
+            progress(furthest)
+
+    watcher = threading.Thread(target=watch, name="perdure-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 class _Reading:
