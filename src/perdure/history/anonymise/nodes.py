@@ -23,7 +23,7 @@ def expand(text: str) -> list[str]:
         if found is None:
             return [text]
         names += found
-    return names
+    return names or [text] if text else []
 
 
 def _parts(text: str) -> Iterator[str]:

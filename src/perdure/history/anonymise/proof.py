@@ -25,8 +25,8 @@ _NUMBERED = ("job_id", "raw_id", "depends_on")
 _COUNTED = frozenset({*_NUMBERED, "submit_line", "gpu_type"})
 # There are as many ids as rows, and their numbers are checked as numbers: only what is not a number is a word.
 _BLOCKS_OF = dict.fromkeys(_NUMBERED, "NOT regexp_full_match(block, '[0-9]+')")
-_EXACT = ("cluster", "user", "account", "partition", "qos", "name", "work_dir", "job_id", "raw_id", "failed_node")
-"""Columns in which two values must not become one, nor one two."""
+_EXACT = ("cluster", "user", "account", "partition", "qos", "name", "work_dir", "job_id", "raw_id")
+"""Columns in which two values must not become one, nor one two. Lists of nodes may: `a,b` and `b,a` are the same nodes."""
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ def _check_numbers(connection: duckdb.DuckDBPyConnection, output: str) -> None:
         if connection.execute(
             f"SELECT 1 FROM {output} JOIN new_number ON try_cast(regexp_extract({column}, '^[0-9]+') AS BIGINT) = old LIMIT 1"
         ).fetchone():
-            raise _found(f"a job's number is left in the column {column}")
+            raise _found(f"a number of the original is left in the column {column}")
 
 
 def _check_structure(connection: duckdb.DuckDBPyConnection, output: str) -> None:
