@@ -10,7 +10,7 @@ import pytest
 from factories import fill, row
 
 from perdure.advisor import advise as advisor
-from perdure.advisor.replay import Terms, Walk
+from perdure.advisor.walk import Terms, Walk
 from perdure.decision.policy import Policy
 from perdure.history import table
 from perdure.model import advice

@@ -20,6 +20,7 @@ from perdure.advisor import assumptions, losses, replay, source
 from perdure.decision import verdict as verdicts
 from perdure.decision.policy import Policy
 from perdure.history import cells, chains, exposure, table, workloads
+from perdure.history.evidence import Workloads
 from perdure.model import advice
 from perdure.stats import rates
 
@@ -112,7 +113,7 @@ def estimate(connection: duckdb.DuckDBPyConnection, *, level: float, seed: int) 
 
 
 def _decide(
-    found: workloads.Workloads,
+    found: Workloads,
     estimated: tuple[advice.CauseRates, ...],
     restarts: workloads.Restarts,
     policy: Policy,
@@ -142,7 +143,7 @@ def _decide(
     return rows, assumed
 
 
-def _mttfs(found: workloads.Workloads, estimated: tuple[advice.CauseRates, ...], classification: str, level: float) -> list[advice.Mttf]:
+def _mttfs(found: Workloads, estimated: tuple[advice.CauseRates, ...], classification: str, level: float) -> list[advice.Mttf]:
     chosen = [one for one in estimated if one.classification == classification]
     sizes = found.columns["milli_size"] / 1000.0
     result = np.empty(len(found), dtype=object)

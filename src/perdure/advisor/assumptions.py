@@ -14,7 +14,8 @@ import numpy as np
 
 from perdure.base import units
 from perdure.decision.policy import Assumption, Policy
-from perdure.history.workloads import ENOUGH_RESTARTS, Restarts, Workloads
+from perdure.history.evidence import Workloads
+from perdure.history.workloads import ENOUGH_RESTARTS, Restarts
 from perdure.model.advice import Costs, WorkloadKey
 from perdure.stats import size_bins
 

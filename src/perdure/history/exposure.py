@@ -10,8 +10,8 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.history import cells
+from perdure.history.evidence import MS_PER_HOUR, Workloads
 from perdure.history.runs import LIMIT_TOLERANCE
-from perdure.history.workloads import MS_PER_HOUR, Workloads
 from perdure.model import advice
 from perdure.model.attempt import Outcome
 from perdure.stats import size_bins
