@@ -65,6 +65,8 @@ def generate(path: Path, rows: int) -> None:
         while chunk := made.read(1 << 24):
             out.write(chunk)
     body.unlink()
+    quoted = f"read_csv('{path}', delim = '|', quote = '', escape = '', header = true, all_varchar = true)"
+    duckdb.execute(f"COPY (FROM {quoted}) TO '{path}.csv' (FORMAT csv, HEADER true)")
 
 
 def duckdb_alone(path: str) -> None:
@@ -113,16 +115,11 @@ def pandas_sum(path: str) -> None:
 
 
 def slurm2sql_import(path: str) -> None:
-    """slurm2sql into an SQLite database."""
-    import slurm2sql
+    """slurm2sql into an SQLite database, from the comma-separated form that it takes."""
+    from slurm2sql import main as slurm2sql
 
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [sys.executable, "-m", "slurm2sql", os.path.join(folder, "out.db"), "--csv-input", path, "--", "-X"],
-            check=True,
-            capture_output=True,
-        )
-    del slurm2sql
+        slurm2sql([os.path.join(folder, "out.db"), "--csv-input", path + ".csv"])
 
 
 TASKS = (duckdb_alone, import_for_advice, import_to_parquet, import_and_advise, pandas_sum, slurm2sql_import)
