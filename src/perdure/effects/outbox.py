@@ -47,10 +47,6 @@ class Outbox:
         self._backend: Postgres = backend
         self._max_bytes = max_bytes
 
-    def prepare(self) -> None:
-        """Make the ledger's tables when they are absent; `put` needs them in the caller's transaction."""
-        self._backend.count()
-
     def put(self, connection: psycopg.Connection[Any], key: str, payload: Any) -> bool:
         """Add a message to the caller's transaction. `payload` is JSON.
 
@@ -58,6 +54,7 @@ class Outbox:
         and `errors.UsageError` for a payload that is not JSON or too large.
         """
         text = self._text(keys.check_key(key), payload)
+        self._backend.prepare()
         cursor = connection.execute(
             "INSERT INTO perdure.outbox (key, payload, put_at_s, not_before_s, tries, last_error) SELECT %s, %s, now_s, now_s, 0, ''"
             " FROM (SELECT extract(epoch FROM clock_timestamp())::float8 AS now_s) AS clock ON CONFLICT (key) DO NOTHING",

@@ -56,6 +56,7 @@ class Postgres:
         self._lock = threading.RLock()
         self._connection: psycopg.Connection[Any] | None = None
         self._pid = 0
+        self._is_prepared = False
         self._parents: list[psycopg.Connection[Any]] = []
         self._place, self._secrets = self._describe()
 
@@ -111,6 +112,11 @@ class Postgres:
             if connection is not None and self._pid == os.getpid():
                 connection.close()
 
+    def prepare(self) -> None:
+        """Make sure that the tables are there, before a connection of the caller's meets them."""
+        if not self._is_prepared:
+            self.count()
+
     def session(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
         """Run `run` with a connection in autocommit, not repeated when the connection breaks. For the outbox."""
         with self._lock, self._translated():
@@ -139,7 +145,7 @@ class Postgres:
             except BaseException:
                 connection.close()
                 raise
-            self._connection, self._pid = connection, os.getpid()
+            self._connection, self._pid, self._is_prepared = connection, os.getpid(), True
         return self._connection
 
     def _open(self) -> psycopg.Connection[Any]:

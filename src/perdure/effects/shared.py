@@ -35,6 +35,7 @@ def once(steps: Steps, connection: Any, key: str, fn: Callable[[], Any], how: Ho
             "lookup= and provider_idempotent= are for steps that leave the transaction", hint="leave them out, or leave out connection="
         )
     refuse_nested(steps, key)
+    steps.backend.prepare()
     # All rules are those of any other step, on the caller's connection and without signs of life.
     here = dataclasses.replace(steps, backend=postgres.Borrowed(steps.backend, connection), patience_s=0.0)
     with postgres.shared(connection, how.wait_s):
