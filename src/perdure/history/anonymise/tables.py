@@ -60,13 +60,21 @@ def distinct(connection: duckdb.DuckDBPyConnection, column: str, *, table: str =
 
 def blocks(connection: duckdb.DuckDBPyConnection, column: str, *, table: str = "attempts", where: str = "true") -> Iterator[str]:
     """Yield the distinct `words.BLOCK` of a column for which the SQL `where` over ``block`` is true; see `distinct`."""
-    every = f"""SELECT DISTINCT unnest(regexp_extract_all("{column}", '{words.BLOCK}')) AS block FROM {table}"""
+    every = f"""SELECT DISTINCT unnest(regexp_extract_all("{column}", '{words.BLOCK}')) AS block FROM {_once(column, table)}"""
     yield from _column(connection, f"SELECT block FROM ({every}) WHERE {where}")
 
 
 def pieces(connection: duckdb.DuckDBPyConnection, column: str, separators: str, *, table: str = "attempts") -> Iterator[str]:
     """Yield the distinct pieces of a column between `separators`, a regular expression; see `distinct`."""
-    yield from _column(connection, f"""SELECT DISTINCT unnest(regexp_split_to_array("{column}", '{separators}')) FROM {table}""")
+    yield from _column(
+        connection, f"""SELECT DISTINCT unnest(regexp_split_to_array("{column}", '{separators}')) FROM {_once(column, table)}"""
+    )
+
+
+def _once(column: str, table: str) -> str:
+    """SQL: the distinct texts of a column that hold more than numbers and what stands between them: ids are checked as numbers."""
+    numbers = f"""NOT regexp_full_match("{column}", '[0-9_,:%.+\\[\\]-]*')""" if column in {"job_id", "raw_id", "depends_on"} else "true"
+    return f'(SELECT DISTINCT "{column}" FROM {table} WHERE {numbers})'
 
 
 def _column(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[str]:
