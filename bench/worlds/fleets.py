@@ -71,26 +71,26 @@ def _hits(truth: Truth, advice: Advice) -> Iterator[tuple[str, str, str, bool]]:
     for law in truth.rates:
         found = estimated[law.cause]
         expected = {size.gpus: _expected(size) for size in law.by_size}
-        hours = {size.gpus: size.job_hours for size in law.by_size}
+        hours = {size.gpus: size.exposed_job_hours for size in law.by_size}
         for one in found.bins:
             place = size_bins.bin_of(one.mean_size)
             inside = [size for size in hours if size_bins.bin_of(size) == place and hours[size] > 0]
+            if not inside or one.interval is None:
+                continue
             rate = sum(expected[size] for size in inside) / sum(hours[size] for size in inside)
             if rate == 0:
                 continue
             yield law.cause, "bins, unshrunk", f"{one.low:g}", one.interval.low <= rate <= one.interval.high
             yield law.cause, "bins, shrunk", f"{one.low:g}", one.shrunk_interval.low <= rate <= one.shrunk_interval.high
         yield from _hits_by_size(law, found, expected, hours)
-        # Preemption strikes one quality of service alone, whose share differs by size: over all jobs it follows no law.
         known = found.fit is not None and found.fit.exponent_interval is not None and found.events >= _LEAST_EVENTS
-        if known and law.applies_to == "all":
+        if known:
             yield law.cause, "exponent", "", found.fit.exponent_interval.low <= law.exponent <= found.fit.exponent_interval.high
 
 
 def _hits_by_size(
     law: CauseTruth, found: CauseRates, expected: dict[int, float], hours: dict[int, float]
 ) -> Iterator[tuple[str, str, str, bool]]:
-    # No interval of a rate that was seen elsewhere reaches down to a rate of zero: preemption at sizes that no preemptable job has.
     sizes = [size for size in hours if hours[size] >= _LEAST_JOB_HOURS and expected[size] > 0]
     for size, mttf in zip(sizes, rates.mttf_for_sizes([found], sizes, "gpu"), strict=True):
         rate = expected[size] / hours[size]
@@ -98,12 +98,9 @@ def _hits_by_size(
 
 
 def _expected(size: SizeTruth) -> float:
-    """Events that a strict reading of this exposure should show in the long run, failed starts included.
-
-    What bursts did in this window is not in it.
-    """
+    """Events that a strict reading of this exposure should show in the long run. What bursts did in this window is not in it."""
     shown = size.expected_shown_events / size.expected_events if size.expected_events > 0 else 1.0
-    return size.long_run_rate_per_job_hour * size.exposed_job_hours * shown + size.expected_start_failures
+    return size.long_run_rate_per_job_hour * size.exposed_job_hours * shown
 
 
 # Regret ----------------------------------------------------------------------------------------------------------

@@ -65,8 +65,18 @@ def test_large_interrupted_work_is_resumed_and_small_is_run_again() -> None:
 def test_work_longer_than_its_limit_must_be_resumed() -> None:
     answer = run([row(25 * index, 24.01, job_id=str(index), outcome="walltime") for index in range(4)])
     assert answer.workloads[0].verdict.verdict is VerdictKind.RESUME_REQUIRED
-    assert answer.workloads[0].retry_lost_gpu_hours is None
-    assert answer.workloads[0].saved_gpu_hours is None
+    assert answer.workloads[0].verdict.retry.never_finishes
+    # It can have lost no more than it was given: 4 runs of 24.01 h on 8 GPUs.
+    assert answer.workloads[0].retry_lost_gpu_hours == pytest.approx(4 * 24.01 * 8)
+    assert 0 < answer.workloads[0].saved_gpu_hours < 4 * 24.01 * 8
+
+
+def test_normal_work_does_not_inherit_the_preemptions_of_low_priority_work() -> None:
+    low = [row(10 * index, 4, job_id=f"l{index}", user="low", qos="scavenger", outcome="preempted") for index in range(20)]
+    normal = [row(10 * index, 8, job_id=f"n{index}", user="normal", qos="normal") for index in range(20)]
+    mttf = {one.evidence.key.user: one.mttf for one in run(low + normal).workloads}
+    assert mttf["low"].minutes == pytest.approx(4 * 60, rel=0.1)
+    assert mttf["normal"].minutes > 200 * 60
 
 
 def test_work_that_was_done_within_its_limit_and_its_grace_fits_it() -> None:

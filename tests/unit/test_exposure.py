@@ -87,7 +87,22 @@ def test_quirk_30_hours_run_count_not_hours_held() -> None:
 def test_quirk_47_a_failure_at_once_is_an_event_without_loss() -> None:
     rows = [row(0, 0, job_id="1", outcome="infrastructure", state="NODE_FAIL"), row(0, 1, job_id="2")]
     assert measure(rows).destroyed_gpu_hours == advice.Bounds(0, 0)
-    assert read_cells(rows)["infrastructure", "strict", "gpu"].cells.events.sum() == 1
+    assert sum(one.attempts for one in measure([*rows, row(2, 0, job_id="3")]).rows if one.outcome == "infrastructure") == 1
+    # It interrupted no work and follows starts, not hours: no part of a rate per hour.
+    assert read_cells(rows)["infrastructure", "strict", "gpu"].cells.events.sum() == 0
+
+
+def test_only_runs_where_preemption_was_seen_are_exposed_to_it() -> None:
+    rows = [
+        row(0, 4, job_id="1", outcome="preempted", state="PREEMPTED", qos="scavenger"),
+        row(0, 6, job_id="2", qos="scavenger"),
+        row(0, 100, job_id="3", qos="normal"),
+        row(0, 1000, job_id="4", qos="scavenger", partition="cpu"),
+    ]
+    found = read_cells(rows)
+    assert found["preemption", "strict", "gpu"].cells.job_hours.sum() == pytest.approx(10)
+    assert found["preemption", "strict", "gpu"].cells.events.sum() == 1
+    assert found["operator", "strict", "gpu"].cells.job_hours.sum() == pytest.approx(1110)
 
 
 def test_quirk_46_nodes_that_never_came_up_destroyed_nothing() -> None:

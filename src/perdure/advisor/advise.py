@@ -22,6 +22,7 @@ from perdure.decision.policy import Policy
 from perdure.history import cells, chains, exposure, table, workloads
 from perdure.history.evidence import Workloads
 from perdure.model import advice
+from perdure.model.attempt import Cause
 from perdure.stats import rates
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _decide(
     questions = _questions(evidence, mttfs, assumed)
     answers = verdicts.decide_all(questions)
     alternatives = _alternatives(questions, answers, _mttfs(found, estimated, other, level))
-    lost = losses.expect(questions, answers, found.wanted())
+    lost = losses.expect(questions, answers, found.wanted(), np.array([one.gpu_hours for one in evidence]))
     saved, money = lost.saved().tolist(), lost.money.tolist()
     retry, resume = lost.retry.tolist(), lost.resume.tolist()
     rows = []
@@ -144,14 +145,18 @@ def _decide(
 
 
 def _mttfs(found: Workloads, estimated: tuple[advice.CauseRates, ...], classification: str, level: float) -> list[advice.Mttf]:
+    """Return each workload's mean time to interruption; preemption counts only for those that are mostly run where it was seen."""
     chosen = [one for one in estimated if one.classification == classification]
+    preemptible = found.columns["preemptible"].astype(bool)
     sizes = found.columns["milli_size"] / 1000.0
     result = np.empty(len(found), dtype=object)
     for unit in cells.UNITS:
-        member = np.flatnonzero(found.columns["is_gpu"] == (unit == "gpu"))
-        if member.size:
-            for index, record in zip(member, rates.mttf_for_sizes(chosen, sizes[member], unit, level=level), strict=True):
-                result[index] = record
+        for exposed in (False, True):
+            member = np.flatnonzero((found.columns["is_gpu"] == (unit == "gpu")) & (preemptible == exposed))
+            causes = chosen if exposed else [one for one in chosen if one.cause is not Cause.PREEMPTION]
+            if member.size:
+                for index, record in zip(member, rates.mttf_for_sizes(causes, sizes[member], unit, level=level), strict=True):
+                    result[index] = record
     return list(result)
 
 

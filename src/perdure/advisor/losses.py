@@ -2,6 +2,9 @@
 
 Lost are the GPU-hours beyond the bare work: run again, spent on restarts and on checkpoints. Waiting in a queue holds no GPU and
 is not among them, so the formulas are used with a downtime of nothing.
+
+An expectation grows beyond all bounds where work is many times longer than the time between interruptions, but no workload can
+have lost more in a history than it was given there: what it was allocated is the most that either policy is said to lose.
 """
 
 from __future__ import annotations
@@ -23,16 +26,15 @@ MINUTES_PER_MONTH = 43_830.0
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """GPU-hours (node-hours for work without GPUs), one entry a workload; inf: never finishes. Money is NaN without a price."""
+    """GPU-hours (node-hours for work without GPUs), one entry a workload, finite. Money is NaN without a price."""
 
     retry: Floats
     resume: Floats
     money: Floats
 
     def saved(self) -> Floats:
-        """Return retry − resume; NaN where either never finishes."""
-        known = np.isfinite(self.retry) & np.isfinite(self.resume)
-        return np.where(known, np.where(known, self.retry, 0.0) - np.where(known, self.resume, 0.0), np.nan)
+        """Return retry − resume."""
+        return self.retry - self.resume
 
 
 def terms_of(questions: Sequence[JobQuestion]) -> completion.Terms:
@@ -53,8 +55,8 @@ def terms_of(questions: Sequence[JobQuestion]) -> completion.Terms:
     return completion.Terms(*np.array(rows, dtype=np.float64).reshape(-1, 8).T)
 
 
-def expect(questions: Sequence[JobQuestion], verdicts: Sequence[Verdict], wanted: Floats) -> Losses:
-    """Return the expected losses of `wanted` jobs of each workload; resuming takes the chunks of its verdict.
+def expect(questions: Sequence[JobQuestion], verdicts: Sequence[Verdict], wanted: Floats, allocated_hours: Floats) -> Losses:
+    """Return the expected losses of `wanted` jobs of each workload, at most what it was allocated; resuming takes the chunks of its verdict.
 
     The money saved is what the GPU-hours saved cost, less the storage of one checkpoint for as long as each job takes, where
     the costs hold the prices and the size.
@@ -63,8 +65,8 @@ def expect(questions: Sequence[JobQuestion], verdicts: Sequence[Verdict], wanted
     while_running = dataclasses.replace(terms, downtime=np.zeros_like(terms.downtime))
     chunks = np.array([verdict.resume.chunks for verdict in verdicts], dtype=np.float64)
     hours = wanted * np.array([question.size.count for question in questions]) / 60.0
-    retry = _beyond(completion.retry(while_running), terms.work, hours)
-    resume = _beyond(completion.resume(while_running, chunks), terms.work, hours)
+    retry = np.minimum(_beyond(completion.retry(while_running), terms.work, hours), allocated_hours)
+    resume = np.minimum(_beyond(completion.resume(while_running, chunks), terms.work, hours), allocated_hours)
     losses = Losses(retry, resume, np.full(len(questions), np.nan))
     return dataclasses.replace(losses, money=_money(losses.saved(), questions, verdicts, wanted))
 

@@ -26,6 +26,7 @@ USED_COLUMNS = frozenset(
         "user",
         "account",
         "partition",
+        "qos",
         "name",
         "work_dir",
         "submit_line",

@@ -2,6 +2,10 @@
 
 Every run that consumed time is exposure, on the days on which it ran, however it ended; a run still going counts up to the
 reading. An event counts on the day of its end. A heterogeneous job is one run and one event.
+
+Exposed to preemption are the runs of partitions and qualities of service in which preemption was seen, no others: a normal job
+would else inherit the preemptions of low-priority ones of its size. A start that failed before any work ran (BOOT_FAIL, a
+NODE_FAIL of 0 s) is no interruption of work and follows starts, not hours: it is no event here.
 """
 
 from __future__ import annotations
@@ -68,22 +72,36 @@ def read_cells(connection: duckdb.DuckDBPyConnection) -> list[CauseCells]:
         if not member.any():
             continue
         for number, (cause, classification) in enumerate(kinds):
-            cells = ExposureCells(
-                size=found["milli_size"][member] / 1000.0,
-                block=found["day"][member].astype(np.int64),
-                attempts=found["attempts"][member].astype(np.int64),
-                events=found[f"events_{number}"][member].astype(np.int64),
-                job_hours=found["job_s"][member] / 3600.0,
-                node_hours=found["node_s"][member] / 3600.0,
-                gpu_hours=found["gpu_ms"][member] / 3_600_000.0,
-            )
+            exposed = member & found["preemptible"].astype(bool) if cause is Cause.PREEMPTION else member
+            cells = _cells(found, exposed, number)
             is_gpu, end_h = times[cause, classification]
             result.append(CauseCells(cause, classification, unit, cells, end_h[is_gpu == (unit == "gpu")]))
     return result
 
 
+def _cells(found: dict[str, NDArray[Any]], exposed: NDArray[np.bool_], number: int) -> ExposureCells:
+    """Take the `exposed` rows, one entry for each size and day."""
+    key = np.stack([found["milli_size"][exposed].astype(np.int64), found["day"][exposed].astype(np.int64)])
+    distinct, place = np.unique(key, axis=1, return_inverse=True)
+
+    def total(column: str) -> NDArray[np.float64]:
+        summed: NDArray[np.float64] = np.zeros(distinct.shape[1])
+        np.add.at(summed, place.ravel(), found[column][exposed].astype(np.float64))
+        return summed
+
+    return ExposureCells(
+        size=distinct[0] / 1000.0,
+        block=distinct[1],
+        attempts=total("attempts").astype(np.int64),
+        events=total(f"events_{number}").astype(np.int64),
+        job_hours=total("job_s") / 3600.0,
+        node_hours=total("node_s") / 3600.0,
+        gpu_hours=total("gpu_ms") / 3_600_000.0,
+    )
+
+
 _FROM_S = "coalesce(start_s, end_s - elapsed_s, submit_s, 0)"
-_EVENT = "(elapsed_s > 0 OR ending = 'infrastructure')"  # an operator's cancel of a queued job interrupts nothing
+_EVENT = "elapsed_s > 0"
 
 
 def _fetch(connection: duckdb.DuckDBPyConnection, kinds: list[tuple[Cause, Classification]]) -> dict[str, NDArray[Any]]:
@@ -98,30 +116,30 @@ def _fetch(connection: duckdb.DuckDBPyConnection, kinds: list[tuple[Cause, Class
     return connection.execute(
         f"""
         WITH spans AS (
-            SELECT is_gpu, milli_size, elapsed_s, node_s, gpu_ms, {_FROM_S} AS from_s,
+            SELECT is_gpu, preemptible, milli_size, elapsed_s, node_s, gpu_ms, {_FROM_S} AS from_s,
                    greatest(coalesce(end_s, 0), {_FROM_S} + elapsed_s) AS to_s
             FROM ordered WHERE elapsed_s > 0 AND milli_size > 0),
         parts AS (
-            SELECT is_gpu, milli_size, from_s // 86400 AS day, elapsed_s AS job_s, node_s, gpu_ms
+            SELECT is_gpu, preemptible, milli_size, from_s // 86400 AS day, elapsed_s AS job_s, node_s, gpu_ms
             FROM spans WHERE from_s // 86400 = (to_s - 1) // 86400
             UNION ALL
-            SELECT is_gpu, milli_size, day, reached(day + 1) - reached(day) AS job_s,
+            SELECT is_gpu, preemptible, milli_size, day, reached(day + 1) - reached(day) AS job_s,
                    (reached(day + 1) - reached(day)) * (node_s // elapsed_s), (reached(day + 1) - reached(day)) * (gpu_ms // elapsed_s)
             FROM (SELECT *, unnest(range(from_s // 86400, (to_s - 1) // 86400 + 1)) AS day
                   FROM spans WHERE from_s // 86400 < (to_s - 1) // 86400)),
         ends AS (
-            SELECT is_gpu, milli_size, coalesce(end_s - 1, {_FROM_S}) // 86400 AS day, count(*) AS attempts, {counts}
+            SELECT is_gpu, preemptible, milli_size, coalesce(end_s - 1, {_FROM_S}) // 86400 AS day, count(*) AS attempts, {counts}
             FROM ordered WHERE milli_size > 0 AND {_EVENT} GROUP BY ALL),
         together AS (
-            SELECT is_gpu, milli_size, day, 0 AS attempts, sum(job_s) AS job_s, sum(node_s) AS node_s, sum(gpu_ms) AS gpu_ms, {zeros}
+            SELECT is_gpu, preemptible, milli_size, day, 0 AS attempts, sum(job_s) AS job_s, sum(node_s) AS node_s, sum(gpu_ms) AS gpu_ms, {zeros}
             FROM parts GROUP BY ALL
             UNION ALL BY NAME
             SELECT *, 0 AS job_s, 0 AS node_s, 0 AS gpu_ms FROM ends)
-        SELECT is_gpu, milli_size, day, sum(attempts)::BIGINT AS attempts, sum(job_s)::BIGINT AS job_s,
+        SELECT is_gpu, preemptible, milli_size, day, sum(attempts)::BIGINT AS attempts, sum(job_s)::BIGINT AS job_s,
                sum(node_s)::DOUBLE AS node_s, sum(gpu_ms)::DOUBLE AS gpu_ms, {totals}
-        FROM together GROUP BY ALL ORDER BY is_gpu, milli_size, day""".replace("reached(day + 1)", _reached("day + 1")).replace(
-            "reached(day)", _reached("day")
-        )
+        FROM together GROUP BY ALL ORDER BY is_gpu, preemptible, milli_size, day""".replace(
+            "reached(day + 1)", _reached("day + 1")
+        ).replace("reached(day)", _reached("day"))
     ).fetchnumpy()
 
 

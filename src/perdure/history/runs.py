@@ -44,8 +44,12 @@ RUN_COLUMNS: dict[str, str] = {
     "near_limit": "ended at its limit or within `LIMIT_TOLERANCE` of it",
     "boot": "the nodes never came up: an interruption that destroyed nothing",
     "signalled": "the submission asks for a signal before the limit",
+    "preemptible": "preemption was seen in its partition and quality of service: only such runs are exposed to it",
     "depends_on": "job ids it waited for",
 }
+
+_PREEMPTION_CLASS = "hash(coalesce(cluster, ''), partition, qos)"
+"""SQL for what decides whether a run can be preempted."""
 
 JKEY = "hash(coalesce(cluster, ''), coalesce(raw_id, job_id, concat(source, ':', line)))"
 """SQL for the key of an attempt's id."""
@@ -70,6 +74,7 @@ _COMPONENT = """
     coalesce(outcome, 'other') AS outcome,
     coalesce(state = 'BOOT_FAIL', false) AS boot,
     coalesce(contains(submit_line, '--signal'), false) AS signalled,
+    coalesce({preemption_class} IN ({preempted_classes}), false) AS preemptible,
     depends_on
 """
 
@@ -94,12 +99,13 @@ _HET_COLUMNS = {
     "outcome": f"coalesce(arg_min(outcome, {_GRAVEST}), arg_min(outcome, het_offset))",
     "boot": "bool_or(boot)",
     "signalled": "bool_or(signalled)",
+    "preemptible": "bool_or(preemptible)",
     "jkey": "hash(cluster, '+', het_job)",
     "cluster": "cluster",
 }
 _ORDER = (
     'cluster, "user", account, partition, coarse, jkey, owner, name_hash, dir_hash, submit_s, eligible_s, start_s, end_s, elapsed_s, '
-    "limit_s, nodes, milli_gpus, node_s, gpu_ms, outcome, boot, signalled, depends_on"
+    "limit_s, nodes, milli_gpus, node_s, gpu_ms, outcome, boot, signalled, preemptible, depends_on"
 )
 
 
@@ -111,7 +117,7 @@ def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) 
     _check_not_empty(connection, cluster)
     where = "" if cluster is None else "WHERE cluster = '" + cluster.replace("'", "''") + "'"
     connection.execute(f"CREATE OR REPLACE TEMP VIEW selected AS SELECT * FROM attempts {where}")
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE keyed AS {_keyed_sql(_has_het(connection))}")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE keyed AS {_keyed_sql(_has_het(connection), _preempted_classes(connection))}")
     _number_workloads(connection)
 
 
@@ -129,8 +135,19 @@ def _has_het(connection: duckdb.DuckDBPyConnection) -> bool:
     return connection.execute("SELECT 1 FROM selected WHERE het_job IS NOT NULL LIMIT 1").fetchone() is not None
 
 
-def _keyed_sql(has_het: bool) -> str:
-    component = _COMPONENT.format(coarse=names.coarse_sql("coalesce(name, '')"), jkey=JKEY)
+def _preempted_classes(connection: duckdb.DuckDBPyConnection) -> str:
+    """Return, as an SQL list, the hashes of the partitions and qualities of service in which any run was preempted."""
+    found = connection.execute(f"SELECT DISTINCT {_PREEMPTION_CLASS} FROM selected WHERE outcome = 'preempted' ORDER BY 1").fetchall()
+    return ", ".join(str(row[0]) for row in found) or "NULL"
+
+
+def _keyed_sql(has_het: bool, preempted_classes: str) -> str:
+    component = _COMPONENT.format(
+        coarse=names.coarse_sql("coalesce(name, '')"),
+        jkey=JKEY,
+        preemption_class=_PREEMPTION_CLASS,
+        preempted_classes=preempted_classes,
+    )
     plain = f"""
         SELECT *, nodes * elapsed_s AS node_s, milli_gpus * elapsed_s AS gpu_ms
         FROM (SELECT {component} FROM selected WHERE het_job IS NULL)"""
@@ -185,5 +202,5 @@ def runs_sql(kind: Literal["SEMI", "ANTI"]) -> str:
                outcome, {ending} AS ending,
                elapsed_s > 0 AND (outcome = 'walltime'
                                   OR coalesce(limit_s > 0 AND elapsed_s >= limit_s * {1 - LIMIT_TOLERANCE}, false)) AS near_limit,
-               boot, signalled, depends_on
+               boot, signalled, preemptible, depends_on
         FROM (FROM keyed {kind} JOIN repeated USING (jkey)) JOIN raw_keys USING (rk)"""

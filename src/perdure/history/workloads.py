@@ -109,6 +109,7 @@ def _runs_sql() -> str:
         SELECT wid, count(*) FILTER (elapsed_s > 0) AS attempts, sum(cost_ms)::DOUBLE AS cost_ms,
                coalesce(sum(cost_ms) FILTER (ending = 'success'), 0)::DOUBLE AS delivered_ms,
                max(elapsed_s)::DOUBLE AS longest_s, max(limit_s) AS limit_s, bool_or(signalled) AS signalled,
+               avg(preemptible::INTEGER) >= 0.5 AS preemptible,
                median({waited}) FILTER (elapsed_s > 0 AND coalesce(eligible_s, submit_s) IS NOT NULL) AS queue_s,
                count(*) FILTER ({_RESTART}) AS restarts, median(start_s - prev_end_s) FILTER ({_RESTART}) AS restart_s,
                {endings}, {destroyed.columns_sql()}

@@ -312,8 +312,9 @@ class WorkloadAdvice(msgspec.Struct, frozen=True):
     question: JobQuestion
     verdict: Verdict
     retry_lost_gpu_hours: float | None
-    """Expected GPU-hours beyond the bare work over this history's jobs, retrying; None: never finishes."""
+    """Expected GPU-hours beyond the bare work over this history's jobs, retrying; at most what the workload was allocated in it."""
     resume_lost_gpu_hours: float | None
+    """The same, resuming."""
     saved_gpu_hours: float | None
     """retry_lost − resume_lost: what resuming would have saved over the window (negative: cost)."""
     saved_money: float | None
