@@ -60,9 +60,8 @@ def _coverage_figures(judged: list[fleets.Judged]) -> Iterator[Figure]:
     hits = [(*hit, bool(number % 2)) for number, one in enumerate(judged) for hit in one.hits]
     for kind in ("bins, unshrunk", "bins, shrunk", "sizes", "exponent"):
         exact = kind == "bins, unshrunk"
-        # Preemption follows no law over all jobs; its bins and sizes are judged, with a figure of their own.
-        lawful = [held for cause, its_kind, _, held, _ in hits if its_kind == kind and cause != "preemption"]
-        yield _coverage(f"{kind}, all of a law", lawful, highest=100.0 if exact else _HIGHEST)
+        held_of_kind = [held for _, its_kind, _, held, _ in hits if its_kind == kind]
+        yield _coverage(f"{kind}, all causes", held_of_kind, highest=100.0 if exact else _HIGHEST)
         for cause in ("infrastructure", "preemption", "operator"):
             yield _coverage(f"  {cause}", [held for its, its_kind, _, held, _ in hits if (its, its_kind) == (cause, kind)])
         for bursty, word in ((False, "calm"), (True, "bursty")):

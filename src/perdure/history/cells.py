@@ -131,7 +131,8 @@ def _fetch(connection: duckdb.DuckDBPyConnection, kinds: list[tuple[Cause, Class
             SELECT is_gpu, preemptible, milli_size, coalesce(end_s - 1, {_FROM_S}) // 86400 AS day, count(*) AS attempts, {counts}
             FROM ordered WHERE milli_size > 0 AND {_EVENT} GROUP BY ALL),
         together AS (
-            SELECT is_gpu, preemptible, milli_size, day, 0 AS attempts, sum(job_s) AS job_s, sum(node_s) AS node_s, sum(gpu_ms) AS gpu_ms, {zeros}
+            SELECT is_gpu, preemptible, milli_size, day, 0 AS attempts, sum(job_s) AS job_s, sum(node_s) AS node_s,
+                   sum(gpu_ms) AS gpu_ms, {zeros}
             FROM parts GROUP BY ALL
             UNION ALL BY NAME
             SELECT *, 0 AS job_s, 0 AS node_s, 0 AS gpu_ms FROM ends)
