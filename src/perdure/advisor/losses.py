@@ -56,7 +56,9 @@ def terms_of(questions: Sequence[JobQuestion]) -> completion.Terms:
 
 
 def expect(questions: Sequence[JobQuestion], verdicts: Sequence[Verdict], wanted: Floats, allocated_hours: Floats) -> Losses:
-    """Return the expected losses of `wanted` jobs of each workload, at most what it was allocated; resuming takes the chunks of its verdict.
+    """Return the expected losses of `wanted` jobs of each workload, at most what it was allocated.
+
+    Resuming takes the chunks of the verdict.
 
     The money saved is what the GPU-hours saved cost, less the storage of one checkpoint for as long as each job takes, where
     the costs hold the prices and the size.

@@ -71,6 +71,7 @@ def build(*, summaries: bool = False) -> cyclopts.App:
         help_epilogue=_EPILOGUE,
         help_format="markdown",
         version=f"perdure {__version__}",
+        console=console.Stream(highlight=False),
         exit_on_error=False,
         print_error=False,
         help_on_error=False,

@@ -55,15 +55,23 @@ def threads(values: dict[str, settings.Value]) -> int | None:
     return int(text)
 
 
+class Stream(Console):
+    """rich's console, whose own answer to a reader that went away is exit status 1; ours is in `perdure.__main__`."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the broken pipe reach the top."""
+        raise BrokenPipeError
+
+
 def out() -> Console:
     """Console for results. Plain and unwrapped when stdout is not a terminal, so that grep and awk see whole lines."""
     terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, highlight=False, emoji=False, markup=False, soft_wrap=not terminal, width=None if terminal else 200)
+    return Stream(file=sys.stdout, highlight=False, emoji=False, markup=False, soft_wrap=not terminal, width=None if terminal else 200)
 
 
 def err() -> Console:
     """Console for notes, progress and errors."""
-    return Console(file=sys.stderr, highlight=False, emoji=False, markup=False, soft_wrap=True)
+    return Stream(file=sys.stderr, highlight=False, emoji=False, markup=False, soft_wrap=True)
 
 
 def print_json(result: Any) -> None:

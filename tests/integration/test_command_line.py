@@ -1,0 +1,175 @@
+"""What holds for every command: exit statuses, errors, JSON, plain output, completion, and a first page of help that is cheap."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perdure import errors
+from perdure.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = [*app.COMMANDS, *(f"{group} {member}" for group, (_, members) in app.GROUPS.items() for member in members)]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_help_names_every_command(perdure, arguments):
+    done = perdure(*arguments)
+    assert done.returncode == 0
+    for name in [*app.COMMANDS, *app.GROUPS]:
+        assert re.search(rf"\b{name}\b", done.stdout)
+
+
+def test_the_first_page_of_help_loads_nothing(perdure):
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "perdure", "--help"],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert not loaded & {"cyclopts", "rich", "msgspec", "numpy", "duckdb", "scipy"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(perdure, command):
+    done = perdure(*command.split(), "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: perdure {command}" in done.stdout
+    assert len(done.stdout.splitlines()) > 4
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "completion"])
+def test_every_command_takes_json(perdure, command):
+    assert "--json" in perdure(*command.split(), "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (["advice"], 2, "usage"),
+        (["advise"], 2, "usage"),
+        (["advise", "/nonexistent"], 2, "input-missing"),
+        (["decide", "--work", "1h", "--mttf", "1"], 2, "quantity"),
+        (["decide", "--work", "1h", "--mttf", "1h", "--colour"], 2, "usage"),
+        (["history", "pull", "-o", "x.parquet", "--sacct", "/nonexistent/sacct"], 30, "scheduler"),
+    ],
+)
+def test_errors_are_one_line_and_have_a_code(perdure, arguments, status, code):
+    done = perdure(*arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("perdure: ")
+    told = perdure(*arguments, "--json")
+    assert told.returncode == status
+    assert json.loads(told.stderr)["error"]["code"] == code
+
+
+def test_every_error_class_has_a_code_of_its_own_and_stands_in_the_tree():
+    classes = [errors.PerdureError]
+    for one in classes:
+        classes.extend(one.__subclasses__())
+    ours = [one for one in classes if one.__module__ == "perdure.errors"]
+    assert len({one.code for one in ours}) == len(ours)
+    for one in ours[1:]:
+        assert re.search(rf"── {one.__name__}\s+{one.code}\s+{one.exit_status}\s", errors.__doc__), one.__name__
+
+
+def test_output_through_a_pipe_is_plain_and_on_a_terminal_honours_no_color(perdure):
+    assert "\x1b" not in perdure("decide", "--work", "24h", "--mttf", "7.9h", "--gpus", "1024").stdout
+    command = [sys.executable, "-m", "perdure", "decide", "--work", "24h", "--mttf", "7.9h", "--gpus", "1024"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm-256color"}
+    assert "\x1b[" in _on_terminal(command, environment)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", _on_terminal(command, environment | {"NO_COLOR": "1"}))
+
+
+def _on_terminal(command, environment):
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    read = b""
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        read += chunk
+    os.close(leader)
+    assert process.wait() == 0
+    return read.decode()
+
+
+def test_a_reader_that_goes_away_is_no_error(perdure):
+    command = f"{sys.executable} -m perdure history simulate --help | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] in ("0", "141")
+
+
+def test_an_interrupt_ends_with_130(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perdure", "history", "import", fifo, "-o", tmp_path / "x.parquet"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")},
+    )
+    writer = os.open(fifo, os.O_WRONLY)  # returns when the command has opened its end: it is at work
+    process.send_signal(signal.SIGINT)
+    os.close(writer)
+    _, told = process.communicate(timeout=60)
+    assert "Traceback" not in told
+    assert process.returncode in (130, errors.InputEmpty.exit_status)
+    assert not (tmp_path / "x.parquet").exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_options(perdure, shell):
+    done = perdure("completion", shell)
+    assert done.returncode == 0
+    for word in ("advise", "simulate", "mttf"):
+        assert word in done.stdout
+
+
+def test_bash_accepts_its_completion(perdure, tmp_path):
+    script = tmp_path / "completion.bash"
+    script.write_text(perdure("completion", "bash").stdout)
+    assert subprocess.run(["bash", "-n", script], capture_output=True).returncode == 0
+
+
+def test_configuration_shows_where_each_value_came_from(perdure, tmp_path):
+    (tmp_path / "perdure.toml").write_text('cluster = "alpha"\n')
+    done = perdure("config", "show", "--json", env={"PERDURE_TZ": "Europe/Berlin"})
+    shown = {one["key"]: one for one in json.loads(done.stdout)["settings"]}
+    assert (shown["cluster"]["value"], shown["cluster"]["origin"]) == ("alpha", str(tmp_path / "perdure.toml"))
+    assert shown["tz"]["origin"] == "$PERDURE_TZ"
+    wrong = perdure("config", "show", env={"PERDURE_TIMEZONE": "x"})
+    assert wrong.returncode == 2
+    assert "PERDURE_TZ" in wrong.stderr or "known keys" in wrong.stderr
+
+
+def test_a_bug_of_ours_is_named_as_one(monkeypatch, capsys):
+    def fail():
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setitem(app.COMMANDS, "broken", "test_broken:fail")
+    module = type(sys)("test_broken")
+    module.fail = fail
+    monkeypatch.setitem(sys.modules, "test_broken", module)
+    assert app.run(["broken"]) == 1
+    assert "PERDURE_DEBUG=1" in capsys.readouterr().err
