@@ -1,6 +1,6 @@
 """Advice for tests of the reports: records put together by hand, with every edge that a report may meet.
 
-The figures are plausible, not computed by the rooms under test: costs as in the facts' worked example, MTTF 381,000 min / GPUs.
+The figures are plausible, not computed by the rooms under test: costs as in a worked example, MTTF 381,000 min / GPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nine years of failures at Los Alamos (LA-UR-05-7318): the figures of facts §1.3, and what our dispersion test says of them."""
+"""Nine years of failures at Los Alamos (LA-UR-05-7318): published figures, and what our dispersion test says of them."""
 
 from __future__ import annotations
 

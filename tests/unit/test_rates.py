@@ -55,7 +55,7 @@ def _estimate(cells: rates.ExposureCells, cause: Cause = Cause.INFRASTRUCTURE, *
         (9999, 1024, None),
     ],
 )
-def test_bins_are_those_of_the_facts(size: float, low: float, high: float | None) -> None:
+def test_bins_are_at_their_edges(size: float, low: float, high: float | None) -> None:
     assert size_bins.bounds(int(size_bins.bin_of(size))) == (low, high)
 
 

@@ -1,6 +1,6 @@
 """Are events more bunched than chance alone would have them? Called by `stats.rates`.
 
-LANL's systems show a coefficient of variation of 1.5 to 2 between failures (facts §1.3), and intervals that assume
+LANL's systems show a coefficient of variation of 1.5 to 2 between failures, and intervals that assume
 independent events are then too narrow.
 """
 
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 WARN_VARIATION = 1.3
 """Gaps that vary more than this, and more than an uneven exposure explains, are called over-dispersed whatever the daily counts
-say: bursts too small to stand out of a day (facts §1.3)."""
+say: bursts too small to stand out of a day."""
 SIGNIFICANCE = 0.10
 """Missing a real burst makes intervals too narrow, a false alarm only a little wider: so the test is a liberal one."""
 _FEWEST_EVENTS = 5

@@ -1,4 +1,4 @@
-"""Size ranges within which attempts are counted together (facts §1.5). Called by `stats.rates` and `stats.mttf`.
+"""Size ranges within which attempts are counted together. Called by `stats.rates` and `stats.mttf`.
 
 By GPUs: 1, 2–7, 8 (one usual node), 9–63, 64–255, 256–1023, ≥ 1024; the same ranges count nodes where there are no GPUs.
 """

@@ -37,7 +37,7 @@ STATES: dict[str, tuple[str, int, int]] = {
     "running": ("RUNNING", 0, 0),
     "pending": ("PENDING", 0, 0),
 }
-"""State, exit code and signal by cause, as Slurm records them (facts §4.2); user failures have exits of their own."""
+"""State, exit code and signal by cause, as Slurm records them; user failures have exits of their own."""
 
 USER_EXITS: tuple[tuple[int, int], ...] = ((1, 0), (1, 0), (1, 0), (1, 0), (2, 0), (127, 0), (0, 6), (0, 11))
 """Exit code and signal of scripts that fail by themselves."""
