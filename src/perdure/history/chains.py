@@ -100,6 +100,7 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
     among all of the workload in that folder. Coming soon after a non-success says little in a group whose successes are
     followed as soon (a sweep that is fed one by one): the confidence is lessened by how often they are.
     """
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE soon AS {_SOON}")
     connection.execute(f"CREATE OR REPLACE TEMP TABLE again AS {_timed_sql('gkey, name_hash', 'count(*) > 1')}")
     connection.execute(f"CREATE OR REPLACE TEMP TABLE further AS {_timed_sql('gkey', 'min(name_hash) <> max(name_hash)')}")
     connection.execute(f"""
@@ -116,20 +117,35 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
             SELECT * FROM named)
         QUALIFY row_number() OVER (PARTITION BY job ORDER BY confidence DESC, gap_s, predecessor) = 1
             AND row_number() OVER (PARTITION BY predecessor ORDER BY confidence DESC, gap_s, job) = 1""")
-    connection.execute("DROP TABLE again; DROP TABLE further")
+    connection.execute("DROP TABLE again; DROP TABLE further; DROP TABLE soon")
+
+
+# Jobs of those groups in which anything came within `LATE_S` after a non-success: only they pay for the sort. Days of an end and
+# of a submission are compared first, the earliest and latest end of a day then, so that a day of thousands of jobs costs no more.
+_SOON = f"""
+    WITH ran AS NOT MATERIALIZED (
+        SELECT job, jkey, gkey, coalesce(name_hash, 0) AS name_hash, submit_s, end_s, elapsed_s, ending,
+               ending <> 'success' OR near_limit AS undone
+        FROM jobs WHERE elapsed_s > 0),
+    ended AS (
+        SELECT gkey, end_s // {LATE_S} AS day, min(end_s) AS first_s, max(end_s) AS last_s FROM ran WHERE undone GROUP BY ALL),
+    spans AS (
+        SELECT gkey, day, first_s AS from_s, (day + 1) * {LATE_S} AS to_s FROM ended
+        UNION ALL SELECT gkey, day + 1, (day + 1) * {LATE_S}, last_s + {LATE_S} FROM ended)
+    FROM ran WHERE gkey IN (
+        SELECT ran.gkey FROM ran JOIN spans ON spans.gkey = ran.gkey AND spans.day = ran.submit_s // {LATE_S}
+        WHERE submit_s BETWEEN from_s AND to_s)"""
 
 
 def _timed_sql(group: str, having: str) -> str:
     """Return the SQL of jobs that came soon after a non-success of their `group` (columns), among groups that fulfil `having`."""
     return f"""
         WITH lined_up AS (
-            SELECT job, jkey, {group}, submit_s, ending <> 'success' OR near_limit AS undone,
+            SELECT job, jkey, {group}, submit_s, undone,
                    lag(job) OVER earlier AS predecessor, lag(end_s) OVER earlier AS predecessor_end_s,
-                   lag(ending <> 'success' OR near_limit) OVER earlier AS predecessor_undone,
+                   lag(undone) OVER earlier AS predecessor_undone,
                    max(coalesce(end_s, {_FAR_S})) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from_s
-            FROM (SELECT * REPLACE (coalesce(name_hash, 0) AS name_hash) FROM jobs WHERE elapsed_s > 0) SEMI JOIN (
-                SELECT {group} FROM (SELECT * REPLACE (coalesce(name_hash, 0) AS name_hash) FROM jobs WHERE elapsed_s > 0)
-                GROUP BY {group} HAVING {having} AND bool_or(ending <> 'success' OR near_limit)) USING ({group})
+            FROM soon SEMI JOIN (SELECT {group} FROM soon GROUP BY {group} HAVING {having} AND bool_or(undone)) USING ({group})
             WINDOW earlier AS (PARTITION BY {group} ORDER BY submit_s, end_s, elapsed_s, ending, job)),
         followed AS (
             SELECT *, submit_s - predecessor_end_s AS gap_s FROM lined_up
