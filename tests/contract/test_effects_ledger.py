@@ -365,6 +365,28 @@ def test_a_forked_child_shares_nothing_with_its_parent(ledger):
     assert ledger.once("child", Calls(error=AssertionError())) == 2
 
 
+def test_a_child_that_is_forked_while_another_thread_is_in_a_transaction_can_work(ledger):
+    """As a data loader is, at any moment: it must not inherit a lock that nobody will give back."""
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in range(10_000):
+            ledger.once(f"parent{number}", Calls())
+            if stop.is_set():
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(12):
+            child = in_child(lambda number=number: ledger.once(f"child{number}", Calls()))
+            assert exit_status(child) == 0
+    finally:
+        stop.set()
+        writer.join()
+    assert sum(key.startswith("child") for key in states(ledger)) == 12
+
+
 def test_a_waiter_times_out(ledger, open_ledger):
     other = open_ledger()
 
@@ -388,7 +410,7 @@ def test_a_step_may_take_longer_than_its_lease(ledger, open_ledger):
         while not stop.wait(0.005):
             elsewhere.now_s = shift_s + time.monotonic() - start_s
 
-    clock = threading.Thread(target=tick)
+    clock = threading.Thread(target=tick, daemon=True)
     clock.start()
     waiter_result = []
     waiter = threading.Thread(target=lambda: waiter_result.append(other.once("a", Calls(error=AssertionError()), provider_idempotent=True)))
@@ -545,6 +567,7 @@ def test_what_an_older_life_had_begun_is_recorded_and_it_learns_that_it_is_over(
         new.once("other", Calls())
         with pytest.raises(errors.StaleLife):
             current().check()
+        time.sleep(0.2)  # long enough for a sign of life to be refused
         return "done all the same"
 
     with pytest.raises(errors.StaleLife):

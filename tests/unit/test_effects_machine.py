@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perdure import errors
 from perdure.effects import machine
-from perdure.effects.machine import Caller, Claim, Doubt, Outcome, Replay, Row, Sight, State, Take, Wait
+from perdure.effects.rows import Caller, Claim, Doubt, Outcome, Replay, Row, Sight, State, Take, Wait
 
 
 def caller(nonce: str = "n", **changes) -> Caller:

@@ -18,8 +18,8 @@ from perdure.effects.how import NOT_DONE, UNKNOWN, Done, How
 from perdure.effects.http import attach, headers, sign
 from perdure.effects.keys import canonical, derive_key
 from perdure.effects.ledger import Ledger
-from perdure.effects.machine import Row, State
 from perdure.effects.outbox import Message, Outbox
+from perdure.effects.rows import Row, State
 
 __all__ = [
     "NOT_DONE",

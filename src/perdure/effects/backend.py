@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from perdure.effects.epoch import Life
-from perdure.effects.machine import Row, State
+from perdure.effects.rows import Row, State
 
 Answer = TypeVar("Answer")
 

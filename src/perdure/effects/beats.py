@@ -6,12 +6,12 @@ One thread a ledger, with a connection of its own, alive only while something is
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Callable
 
 from perdure import errors
-from perdure.effects.machine import Claim, Outcome
+from perdure.effects import forks
+from perdure.effects.rows import Claim, Outcome
 
 BEATS_A_LEASE = 3
 """Signs of life in the length of a lease: one may be late and one lost."""
@@ -24,15 +24,13 @@ class Held:
     claim: Claim
     outcome: Outcome | None = None
     """How it ended, when that is known and not yet recorded."""
-    lost: errors.PerdureError | None = None
-    """Why this process is not the holder any more."""
 
 
 class Beats:
     """Renews what is held every third of `lease_s`. `close` lets go of the connection.
 
-    `renew` and `settle` do one transaction for one step; they raise `errors.LedgerUnavailable` when it is to be tried again, and
-    another `errors.PerdureError` when the step is lost.
+    `renew` and `settle` do one transaction for one step; they raise `errors.EffectLost` or `errors.StaleLife` when the step is lost,
+    and another `errors.PerdureError` when it is to be tried again.
     """
 
     def __init__(
@@ -42,18 +40,17 @@ class Beats:
         self._renew = renew
         self._settle = settle
         self._close = close
-        self._forget()
+        self.after_fork()
+        forks.register(self)
 
-    def _forget(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """Begin with nothing held: a forked child has neither its parent's threads nor its steps."""
         self._changed = threading.Condition()
         self._held: dict[str, Held] = {}
         self._thread: threading.Thread | None = None
 
     def add(self, held: Held) -> None:
         """Renew `held` from now on, or record its outcome when it has one."""
-        if self._pid != os.getpid():
-            self._forget()  # a forked child has neither its parent's threads nor its steps
         with self._changed:
             self._held[held.claim.nonce] = held
             if self._thread is None:
@@ -62,15 +59,11 @@ class Beats:
 
     def remove(self, held: Held) -> None:
         """Stop renewing `held`."""
-        if self._pid != os.getpid():
-            return
         with self._changed:
             self._held.pop(held.claim.nonce, None)
 
     def close(self) -> None:
         """Forget what is held, and wait for the thread to end."""
-        if self._pid != os.getpid():
-            return
         with self._changed:
             self._held.clear()
             self._changed.notify_all()
@@ -98,10 +91,10 @@ class Beats:
                 self._renew(held)
             else:
                 self._settle(held, outcome)
-        except errors.LedgerUnavailable:
-            return  # tried again at the next beat
-        except errors.PerdureError as error:
-            held.lost = error
+        except (errors.EffectLost, errors.StaleLife):
+            pass  # there is no more to renew, and the end of the step will tell its caller
+        except errors.PerdureError:
+            return  # the ledger, or the epoch's file, cannot be read now: tried again at the next beat
         else:
             if outcome is None:
                 return

@@ -12,7 +12,7 @@ from perdure import errors
 from perdure.effects.beats import Held
 from perdure.effects.flow import Flow, drive
 from perdure.effects.how import How
-from perdure.effects.machine import Outcome, Row, State
+from perdure.effects.rows import Outcome, Row, State
 from perdure.effects.steps import Steps, unkept
 
 _active: contextvars.ContextVar[tuple[Effect, ...]] = contextvars.ContextVar("perdure_effects", default=())
@@ -89,8 +89,6 @@ class Effect:
     def _holding(self) -> Held:
         if self._held is None or self._row is not None:
             raise errors.UsageError(f"{self._key} is not being done here", hint="ask effect.needed first, and end a step once")
-        if isinstance(self._held.lost, errors.StaleLife):
-            raise self._held.lost
         return self._held
 
     def ended_badly(self, error: BaseException | None) -> Flow[Row | None]:

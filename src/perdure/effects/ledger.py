@@ -18,8 +18,8 @@ from perdure.effects.epoch import EpochSource, Life
 from perdure.effects.flow import Flow, drive, refuse_awaitable
 from perdure.effects.how import How, Options, checked
 from perdure.effects.identity import Linux, Surroundings
-from perdure.effects.machine import Outcome, Row, State
 from perdure.effects.outbox import Outbox
+from perdure.effects.rows import Outcome, Row, State
 from perdure.effects.steps import Steps
 
 P = ParamSpec("P")

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure import errors
+from perdure.effects import forks
+from perdure.effects import postgres_schema as schema
 from perdure.effects.backend import LOCK_WAIT_S, Answer, Change, Seen
 from perdure.effects.epoch import Life
-from perdure.effects.machine import Row, State
-from perdure.effects.statements import VERSION, Statements, row_from, values_of
+from perdure.effects.postgres_schema import SQL, one
+from perdure.effects.rows import Row, State
+from perdure.effects.statements import row_from, values_of
 
 if TYPE_CHECKING:
     import psycopg
 
-_SQL = Statements(mark="%s", prefix="perdure.", index="")
 _PAGE = 500
 _LOCKS = 0x70657264  # "perd": seeds the hash of keys, so that other users of advisory locks do not meet ours
-_MIGRATION_LOCK = 0x7065726475726501
 _CONNECT_S = 10
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _LOCK = f"SELECT pg_advisory_xact_lock(hashtextextended(%s, {_LOCKS}))"
@@ -55,10 +55,10 @@ class Postgres:
         self._create = create
         self._lock = threading.RLock()
         self._connection: psycopg.Connection[Any] | None = None
-        self._pid = 0
         self._is_prepared = False
         self._parents: list[psycopg.Connection[Any]] = []
         self._place, self._secrets = self._describe()
+        forks.register(self)
 
     def __str__(self) -> str:
         return self._place
@@ -71,14 +71,14 @@ class Postgres:
         """See `backend.Backend`."""
 
         def run(connection: psycopg.Connection[Any]) -> tuple[Row | None, float]:
-            values = connection.execute(_SQL.get, (key,)).fetchone()
-            return (row_from(values) if values else None), _one(connection, _NOW)
+            values = connection.execute(SQL.get, (key,)).fetchone()
+            return (row_from(values) if values else None), one(connection, _NOW)
 
         return self._run(run)
 
     def rows(self, *, done: bool = True) -> Iterator[Row]:
         """See `backend.Backend`."""
-        statement = _SQL.page if done else _SQL.page_of_open
+        statement = SQL.page if done else SQL.page_of_open
         last = ""
         while True:
             found = self._run(functools.partial(_page, statement=statement, after=last))
@@ -89,17 +89,17 @@ class Postgres:
 
     def count(self) -> dict[State, int]:
         """See `backend.Backend`."""
-        return self._run(lambda connection: {State(state): number for state, number in connection.execute(_SQL.count)})
+        return self._run(lambda connection: {State(state): number for state, number in connection.execute(SQL.count)})
 
     def prune(self, before_s: float, *, dry_run: bool) -> int:
         """See `backend.Backend`."""
         if dry_run:
-            return int(self._run(lambda connection: _one(connection, _SQL.old, before_s)))
-        return self._run(lambda connection: connection.execute(_SQL.prune, (before_s,)).rowcount)
+            return int(self._run(lambda connection: one(connection, SQL.old, before_s)))
+        return self._run(lambda connection: connection.execute(SQL.prune, (before_s,)).rowcount)
 
     def now_s(self) -> float:
         """See `backend.Backend`."""
-        return self._run(lambda connection: float(_one(connection, _NOW)))
+        return self._run(lambda connection: float(one(connection, _NOW)))
 
     def twin(self) -> Postgres:
         """See `backend.Backend`."""
@@ -109,8 +109,15 @@ class Postgres:
         """See `backend.Backend`."""
         with self._lock:
             connection, self._connection = self._connection, None
-            if connection is not None and self._pid == os.getpid():
+            if connection is not None:
                 connection.close()
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child, which must neither use its parent's connection nor say goodbye on it."""
+        self._lock = threading.RLock()
+        if self._connection is not None:
+            self._parents.append(self._connection)
+            self._connection = None
 
     def prepare(self) -> None:
         """Make sure that the tables are there, before a connection of the caller's meets them."""
@@ -119,7 +126,7 @@ class Postgres:
 
     def session(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
         """Run `run` with a connection in autocommit, not repeated when the connection breaks. For the outbox."""
-        with self._lock, self._translated():
+        with self._lock, forks.held_off(), self._translated():
             return run(self._connected())
 
     def _run(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
@@ -134,18 +141,14 @@ class Postgres:
             return self.session(run)
 
     def _connected(self) -> psycopg.Connection[Any]:
-        if self._pid != os.getpid() and self._connection is not None:
-            # A forked child must neither use its parent's connection nor say goodbye on it.
-            self._parents.append(self._connection)
-            self._connection = None
         if self._connection is None:
             connection = self._open()
             try:
-                migrate(connection, create=self._create, place=self._place)
+                schema.migrate(connection, create=self._create, place=self._place)
             except BaseException:
                 connection.close()
                 raise
-            self._connection, self._pid, self._is_prepared = connection, os.getpid(), True
+            self._connection, self._is_prepared = connection, True
         return self._connection
 
     def _open(self) -> psycopg.Connection[Any]:
@@ -226,13 +229,13 @@ def transact_on(connection: psycopg.Connection[Any], key: str, life: Life | None
     with connection.transaction():
         connection.execute(_LOCK, (key,))
         # Shared: many steps of one life at once; a newer life that raises the epoch waits for those that have begun.
-        highest = _one(connection, f"{_SQL.get_life} FOR SHARE", life.workload) if life else None
-        values = connection.execute(_SQL.get, (key,)).fetchone()
-        row, answer = change(Seen(row_from(values) if values else None, highest, _one(connection, _NOW)))
+        highest = one(connection, f"{SQL.get_life} FOR SHARE", life.workload) if life else None
+        values = connection.execute(SQL.get, (key,)).fetchone()
+        row, answer = change(Seen(row_from(values) if values else None, highest, one(connection, _NOW)))
         if row is not None:
-            connection.execute(_SQL.put, values_of(row))
+            connection.execute(SQL.put, values_of(row))
         if life and (highest is None or life.epoch > highest):
-            connection.execute(_SQL.put_life, (life.workload, life.epoch))
+            connection.execute(SQL.put_life, (life.workload, life.epoch))
     return answer
 
 
@@ -253,7 +256,7 @@ def shared(connection: Any, wait_s: float) -> Iterator[None]:
         )
     try:
         # Outside of autocommit, this begins the caller's transaction: the next line makes a savepoint in it, and the caller commits.
-        before = _one(connection, "SELECT current_setting('lock_timeout')")
+        before = one(connection, "SELECT current_setting('lock_timeout')")
         with connection.transaction():
             connection.execute(
                 "SELECT set_config('lock_timeout', %s, true), set_config('synchronous_commit', 'on', true)",
@@ -263,54 +266,6 @@ def shared(connection: Any, wait_s: float) -> Iterator[None]:
             connection.execute("SELECT set_config('lock_timeout', %s, true)", (before,))
     except psycopg.errors.LockNotAvailable as error:
         raise errors.EffectBusy("another transaction is doing the step", hint="roll back and try again") from error
-
-
-def migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -> None:
-    """Bring the schema `perdure` up to this version; of several processes at once, one does it and the others wait.
-
-    Raises `errors.LedgerMissing` when there is none and `create` is not set, and `errors.LedgerSchema` for a newer one.
-    """
-    if _version(connection, place) == VERSION:
-        return
-    # The lock is the session's: only a transaction that begins after it is given sees the tables that another one made.
-    connection.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
-    try:
-        with connection.transaction():
-            _migrate(connection, create=create, place=place)
-    finally:
-        if not connection.closed:
-            connection.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
-
-
-def _migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -> None:
-    version = _version(connection, place)
-    if version == 0 and not create:
-        raise errors.LedgerMissing(f"there is no ledger in {place}", hint="name the database that the job uses: --ledger URL")
-    if version == 0:
-        connection.execute("CREATE SCHEMA IF NOT EXISTS perdure")
-        connection.execute("CREATE TABLE perdure.meta (version BIGINT NOT NULL)")
-        connection.execute("INSERT INTO perdure.meta VALUES (0)")
-    for step in range(version, VERSION):
-        for statement in _SQL.migration(step):
-            connection.execute(statement)
-    connection.execute("UPDATE perdure.meta SET version = %s", (VERSION,))
-
-
-def _version(connection: psycopg.Connection[Any], place: str) -> int:
-    if _one(connection, "SELECT to_regclass('perdure.meta')") is None:
-        return 0
-    version = int(_one(connection, "SELECT version FROM perdure.meta"))
-    if version > VERSION:
-        raise errors.LedgerSchema(
-            f"the ledger in {place} was made by a newer Perdure: schema {version}, this one knows {VERSION}", hint="upgrade perdure here"
-        )
-    return version
-
-
-def _one(connection: psycopg.Connection[Any], statement: str, *values: object) -> Any:
-    """Return the one value of a query; None for no row."""
-    found = connection.execute(statement, values).fetchone()
-    return found[0] if found else None
 
 
 def _page(connection: psycopg.Connection[Any], *, statement: str, after: str) -> list[Any]:

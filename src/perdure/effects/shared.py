@@ -13,7 +13,7 @@ from perdure.effects.beats import Held
 from perdure.effects.effect import Effect, inside, refuse_nested
 from perdure.effects.flow import refuse_awaitable
 from perdure.effects.how import How
-from perdure.effects.machine import Doubt, Outcome, Replay, Row, State, Take
+from perdure.effects.rows import Doubt, Outcome, Replay, Row, State, Take
 from perdure.effects.steps import Steps, in_doubt, unkept
 from perdure.effects.watch import Watch
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from perdure import errors
-from perdure.effects import place
+from perdure.effects import forks, place
 from perdure.effects.backend import LOCK_WAIT_S, Answer, Change, Seen
 from perdure.effects.epoch import Life
 from perdure.effects.identity import Surroundings
-from perdure.effects.machine import Row, State
+from perdure.effects.rows import Row, State
 from perdure.effects.statements import VERSION, Statements, row_from, values_of
 
 _SQL = Statements(mark="?", prefix="", index="")
@@ -102,7 +102,7 @@ class Sqlite:
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         place.prepare(self._path, create=self._create)
-        with self._translated():
+        with forks.held_off(), self._translated():
             connection = sqlite3.connect(
                 f"file:{quote(os.fsencode(self._path))}?mode=rw", uri=True, isolation_level=None, timeout=LOCK_WAIT_S
             )
@@ -128,12 +128,12 @@ class Sqlite:
                         connection.execute("ROLLBACK")
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
-        version = self._version(connection)
-        if version == VERSION:
+        if _numbers(connection) == (_APPLICATION_ID, VERSION):
             return
+        # With the lock: another process may be making the tables, and the two numbers are read one after the other.
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for step in range(self._version(connection), VERSION):  # another process may have been quicker
+            for step in range(self._version(connection), VERSION):
                 for statement in _SQL.migration(step):
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
@@ -141,15 +141,14 @@ class Sqlite:
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
-                connection.execute("ROLLBACK")
+                with contextlib.suppress(sqlite3.Error):  # the first error is the one to tell
+                    connection.execute("ROLLBACK")
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """Return the schema version, 0 for an empty file. Raises for a file of somebody else or of a newer Perdure."""
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-        if application != _APPLICATION_ID and (
-            application or version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        ):
+        application, version = _numbers(connection)
+        is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if application != _APPLICATION_ID and (application or version or not is_empty):
             raise errors.LedgerCorrupt(f"{self._path} is a database of something else", hint="name a new file for the ledger")
         if version > VERSION:
             raise errors.LedgerSchema(
@@ -186,3 +185,9 @@ class Sqlite:
                 f"the ledger {self._path} cannot be opened for writing: {error}", hint="check the owner of it and of its folder"
             )
         return errors.LedgerError(f"the ledger {self._path}: {error}")
+
+
+def _numbers(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the file's application id and schema version."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    return int(application), int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from perdure.effects.machine import COLUMNS, Row, State
+from perdure.effects.rows import COLUMNS, Row, State
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (

@@ -22,7 +22,7 @@ from perdure.effects.epoch import Life
 from perdure.effects.flow import Ask, Do, Flow, Pause
 from perdure.effects.how import NOT_DONE, UNKNOWN, Done, How, Lookup
 from perdure.effects.identity import Surroundings
-from perdure.effects.machine import Caller, Claim, Doubt, Outcome, Replay, Row, State, Take, Wait
+from perdure.effects.rows import Caller, Claim, Decision, Doubt, Outcome, Replay, Row, State, Take, Wait
 from perdure.effects.watch import Stopwatch, Watch
 
 _FIRST_PAUSE_S = 0.01
@@ -107,7 +107,7 @@ class Steps:
                     pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S, self.lease_s / BEATS_A_LEASE)
             is_polling = True
 
-    def arrive(self, key: str, nonce: str, how: How, watch: Watch, *, is_polling: bool) -> machine.Decision:
+    def arrive(self, key: str, nonce: str, how: How, watch: Watch, *, is_polling: bool) -> Decision:
         """Decide, in one transaction, what this caller does about the step, and claim it when it is to be done."""
         life = self.life()
         caller = Caller(
@@ -130,8 +130,8 @@ class Steps:
         except errors.LedgerLocked:
             return Wait(LOCK_WAIT_S)  # a transaction of the caller's own may hold it for as long as its step takes
 
-    def _arrival(self, key: str, life: Life | None, caller: Caller, watch: Watch) -> Change[machine.Decision]:
-        def change(seen: Seen) -> tuple[Row | None, machine.Decision]:
+    def _arrival(self, key: str, life: Life | None, caller: Caller, watch: Watch) -> Change[Decision]:
+        def change(seen: Seen) -> tuple[Row | None, Decision]:
             if life:
                 self._admit(seen.highest, life)
             try:

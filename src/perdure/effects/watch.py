@@ -7,7 +7,7 @@ waiter measures for itself how long the row has not moved; no clock of another m
 from __future__ import annotations
 
 from perdure.effects.identity import Process, Surroundings
-from perdure.effects.machine import Row, Sight, State
+from perdure.effects.rows import Row, Sight, State
 
 
 class Watch:

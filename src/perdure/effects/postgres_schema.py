@@ -1,0 +1,63 @@
+"""The ledger's tables on PostgreSQL: made, and brought up to date, by whichever process comes first. Called by `postgres`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure import errors
+from perdure.effects.statements import VERSION, Statements
+
+if TYPE_CHECKING:
+    import psycopg
+
+SQL = Statements(mark="%s", prefix="perdure.", index="")
+
+_MIGRATION_LOCK = 0x7065726475726501
+
+
+def migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -> None:
+    """Bring the schema `perdure` up to this version; of several processes at once, one does it and the others wait.
+
+    Raises `errors.LedgerMissing` when there is none and `create` is not set, and `errors.LedgerSchema` for a newer one.
+    """
+    if _version(connection, place) == VERSION:
+        return
+    # The lock is the session's: only a transaction that begins after it is given sees the tables that another one made.
+    connection.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
+    try:
+        with connection.transaction():
+            _migrate(connection, create=create, place=place)
+    finally:
+        if not connection.closed:
+            connection.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
+
+
+def _migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -> None:
+    version = _version(connection, place)
+    if version == 0 and not create:
+        raise errors.LedgerMissing(f"there is no ledger in {place}", hint="name the database that the job uses: --ledger URL")
+    if version == 0:
+        connection.execute("CREATE SCHEMA IF NOT EXISTS perdure")
+        connection.execute("CREATE TABLE perdure.meta (version BIGINT NOT NULL)")
+        connection.execute("INSERT INTO perdure.meta VALUES (0)")
+    for step in range(version, VERSION):
+        for statement in SQL.migration(step):
+            connection.execute(statement)
+    connection.execute("UPDATE perdure.meta SET version = %s", (VERSION,))
+
+
+def _version(connection: psycopg.Connection[Any], place: str) -> int:
+    if one(connection, "SELECT to_regclass('perdure.meta')") is None:
+        return 0
+    version = int(one(connection, "SELECT version FROM perdure.meta"))
+    if version > VERSION:
+        raise errors.LedgerSchema(
+            f"the ledger in {place} was made by a newer Perdure: schema {version}, this one knows {VERSION}", hint="upgrade perdure here"
+        )
+    return version
+
+
+def one(connection: psycopg.Connection[Any], statement: str, *values: object) -> Any:
+    """Return the one value of a query; None for no row."""
+    found = connection.execute(statement, values).fetchone()
+    return found[0] if found else None
