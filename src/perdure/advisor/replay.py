@@ -86,7 +86,7 @@ def replay(
     totals = {policy: _Totals() for policy in policies}
     for part in range(parts):
         stories = connection.execute(f"""
-            SELECT story, wid, ending, last_s, work_s, run_s, limit_s, segments FROM stories
+            SELECT story, wid, ending::VARCHAR AS ending, last_s, work_s, run_s, limit_s, segments FROM stories
             WHERE {_ENDED} AND wid % {parts} = {part} ORDER BY wid, run_s, last_s, story""").fetchnumpy()
         troubles = connection.execute(f"SELECT story, nth, elapsed_s FROM troubles WHERE wid % {parts} = {part} ORDER BY nth").fetchnumpy()
         _replay_part(stories, troubles, figures, totals)

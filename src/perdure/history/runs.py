@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Literal
 
 from perdure import errors
 from perdure.history import names
+from perdure.model.attempt import Outcome
 
 if TYPE_CHECKING:
     import duckdb
 
 LIMIT_TOLERANCE = 0.05
 """An attempt that ran to within this part of its limit was exposed to being cut off there."""
+
+ENDING_TYPE = "ENUM(" + ", ".join(f"'{outcome.value}'" for outcome in sorted(Outcome)) + ")"
+"""SQL type of outcomes and endings: a byte each, compared as numbers. In the order of the alphabet, so that they sort like text."""
 
 RUN_COLUMNS: dict[str, str] = {
     "jkey": "hash of cluster and raw id (of the group, for a heterogeneous job)",
@@ -71,7 +75,7 @@ _COMPONENT = """
     limit_s,
     CASE WHEN coalesce(elapsed_s, 0) > 0 THEN coalesce(nodes, 1) ELSE coalesce(nodes, 0) END::BIGINT AS nodes,
     round(greatest(coalesce(gpus, 0), 0) * 1000)::BIGINT AS milli_gpus,
-    coalesce(outcome, 'other') AS outcome,
+    coalesce(try_cast(outcome AS {ending_type}), 'other'::{ending_type}) AS outcome,
     coalesce(state = 'BOOT_FAIL', false) AS boot,
     coalesce(contains(submit_line, '--signal'), false) AS signalled,
     coalesce({preemption_class} IN ({preempted_classes}), false) AS preemptible,
@@ -145,6 +149,7 @@ def _keyed_sql(has_het: bool, preempted_classes: str) -> str:
     component = _COMPONENT.format(
         coarse=names.coarse_sql("coalesce(name, '')"),
         jkey=JKEY,
+        ending_type=ENDING_TYPE,
         preemption_class=_PREEMPTION_CLASS,
         preempted_classes=preempted_classes,
     )
@@ -192,8 +197,8 @@ def runs_sql(kind: Literal["SEMI", "ANTI"]) -> str:
     # Slurm's own grace (KillWait, the scheduler's tick) makes what ran to its limit a little longer than it; what asks to be
     # requeued because its limit comes near does so a little before.
     ending = f"""CASE
-        WHEN limit_s > 0 AND elapsed_s >= limit_s AND outcome IN {_CUT_OFF} THEN 'walltime'
-        WHEN limit_s > 0 AND elapsed_s >= limit_s * {1 - LIMIT_TOLERANCE} AND outcome = 'requeued' THEN 'walltime'
+        WHEN limit_s > 0 AND elapsed_s >= limit_s AND outcome IN {_CUT_OFF} THEN 'walltime'::{ENDING_TYPE}
+        WHEN limit_s > 0 AND elapsed_s >= limit_s * {1 - LIMIT_TOLERANCE} AND outcome = 'requeued' THEN 'walltime'::{ENDING_TYPE}
         ELSE outcome END"""
     return f"""
         SELECT jkey, wid, hash(wid, dir_hash) AS gkey, hash(cluster, "user", account, coarse, dir_hash) AS fkey, owner,
