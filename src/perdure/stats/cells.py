@@ -75,11 +75,11 @@ class Sums:
             days=blocks.size,
         )
 
-    def by_day(self, values: NDArray[np.generic]) -> Floats:
+    def by_day(self, values: NDArray[np.float64] | NDArray[np.int64]) -> Floats:
         """Sum a value of each cell by day."""
         return np.bincount(self.day, values, self.days).astype(float)
 
-    def by_bin(self, values: NDArray[np.generic]) -> Floats:
+    def by_bin(self, values: NDArray[np.float64] | NDArray[np.int64]) -> Floats:
         """Sum a value of each cell by size bin."""
         return np.bincount(size_bins.bin_of(self.sizes)[self.size_index], values, size_bins.COUNT).astype(float)
 
