@@ -255,6 +255,20 @@ def test_a_relay_that_dies_leaves_its_message_to_the_next_and_two_never_hold_one
     assert sorted(sent) == [f"m{number}" for number in range(6)]
 
 
+def test_a_relay_may_itself_do_steps_that_are_durable_before_it_ends(url, ledger, connection):
+    ledger.outbox.put(connection, "m", {})
+    connection.commit()
+    seen = []
+
+    def send(message: Message) -> None:
+        ledger.once(f"send-{message.key}", lambda: None)
+        with Ledger(url) as other:
+            seen.append(other.look("send-m")[1])
+
+    assert ledger.outbox.relay(send) == 1
+    assert seen == [State.DONE]
+
+
 # -- the schema ---------------------------------------------------------------------------------------------------------------
 
 

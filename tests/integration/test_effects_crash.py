@@ -67,14 +67,21 @@ def options_for(mode: str, recorder: Recorder) -> dict:
     return {"lookup": {"lookup": look}, "idempotent": {"provider_idempotent": True}, "neither": {}}[mode]
 
 
+def replace(file: Path, text: str) -> None:
+    """Write `file` so that a kill leaves the old text or the new one."""
+    temporary = file.with_suffix(".new")
+    temporary.write_text(text)
+    temporary.replace(file)
+
+
 def work(place: str, recorder: Recorder, mode: str, life: int, keys: Iterable[str], progress: Path) -> None:
     """Do the effects of `keys`, from a little before where the last life was: what a job that restarts from its own notes does."""
-    start = max(0, int(progress.read_text() or 0) - 3) if progress.exists() else 0
+    start = max(0, int(progress.read_text()) - 3) if progress.exists() else 0
     with Ledger(place, lease_s=LEASE_S, workload="w", epoch=life) as ledger:
         for index, key in enumerate(keys):
             if index < start:
                 continue
-            progress.write_text(str(index))
+            replace(progress, str(index))
             try:
                 ledger.once(key, lambda key=key: recorder.send(key), inputs=key, **options_for(mode, recorder))
             except errors.EffectInDoubt:
@@ -91,8 +98,8 @@ def kill_often(place: str, recorder: Recorder, mode: str, *, kills: int, effects
         time.sleep(chance.uniform(0.0, 0.12) + (LEASE_S if mode == "lookup" and chance.random() < 0.7 else 0))
         os.kill(child, signal.SIGKILL)
         assert exit_status(child) == -signal.SIGKILL
-    keys = [f"k{number}" for number in range(max(effects, int(progress.read_text() or 0) + 1))]
-    progress.unlink()
+    keys = [f"k{number}" for number in range(max(effects, (int(progress.read_text()) if progress.exists() else 0) + 1))]
+    progress.unlink(missing_ok=True)
     assert exit_status(in_child(lambda: work(place, recorder, mode, kills, keys, progress))) == 0
 
     happened = recorder.counts()
@@ -168,9 +175,7 @@ class Snapshots:
 
 def begin_life(file: Path, epoch: int) -> None:
     """Do what the supervisor does before each start and restore."""
-    temporary = file.with_suffix(".new")
-    temporary.write_text(f"{epoch}\nw\n")
-    temporary.replace(file)
+    replace(file, f"{epoch}\nw\n")
 
 
 @pytest.mark.parametrize(("mode", "recorder"), MODES, indirect=["recorder"])

@@ -75,7 +75,12 @@ class Outbox:
         passes: call `relay` again for the others.
         """
         for sent in range(limit):
-            if not self._backend.session(lambda connection: self._hand_over(connection, send)):
+            # A connection of its own for each: `send` may take long, and may itself do steps with this ledger.
+            with self._backend.apart() as connection:
+                found, failure = self._hand_over(connection, send)
+            if failure is not None:
+                raise failure
+            if not found:
                 return sent
         return limit
 
@@ -86,7 +91,8 @@ class Outbox:
         )
         return int(found[0]) if found else 0
 
-    def _hand_over(self, connection: psycopg.Connection[Any], send: Callable[[Message], object]) -> bool:
+    def _hand_over(self, connection: psycopg.Connection[Any], send: Callable[[Message], object]) -> tuple[bool, Exception | None]:
+        """Hand one message over. Returns whether there was one, and why that failed."""
         failure: Exception | None = None
         with connection.transaction():
             found = connection.execute(
@@ -95,20 +101,18 @@ class Outbox:
                 " ORDER BY put_at_s, key LIMIT 1 FOR UPDATE SKIP LOCKED"
             ).fetchone()
             if found is None:
-                return False
+                return False, None
             key, payload, tries = found
             try:
                 send(Message(key, json.loads(payload), tries))
-            except Exception as error:  # noqa: BLE001  # raised again below, after the failure is recorded
+            except Exception as error:  # noqa: BLE001  # raised again by `relay`, after it is recorded
                 failure = error
                 self._postpone(connection, key, tries, type(error).__name__)
             else:
                 connection.execute(
                     "UPDATE perdure.outbox SET sent_at_s = extract(epoch FROM clock_timestamp()), last_error = '' WHERE key = %s", (key,)
                 )
-        if failure is not None:
-            raise failure
-        return True
+        return True, failure
 
     @staticmethod
     def _postpone(connection: psycopg.Connection[Any], key: str, tries: int, reason: str) -> None:

@@ -125,9 +125,25 @@ class Postgres:
             self.count()
 
     def session(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
-        """Run `run` with a connection in autocommit, not repeated when the connection breaks. For the outbox."""
-        with self._lock, forks.held_off(), self._translated():
-            return run(self._connected())
+        """Run `run` with a connection in autocommit, not repeated when the connection breaks."""
+        with self._lock, forks.held_off():
+            try:
+                with self._translated():
+                    return run(self._connected())
+            finally:
+                if self._connection is not None and self._connection.closed:
+                    self._connection = None  # it broke
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[psycopg.Connection[Any]]:
+        """Yield a connection that nobody else uses, and close it."""
+        self.prepare()
+        with self._translated():
+            connection = self._open()
+            try:
+                yield connection
+            finally:
+                connection.close()
 
     def _run(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
         with self._lock:
@@ -170,7 +186,6 @@ class Postgres:
         except psycopg.errors.DiskFull:
             raise errors.LedgerUnavailable(f"there is no room for the ledger {self._place}", hint="free some space on the server") from None
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            self._drop()
             raise errors.LedgerUnavailable(
                 f"the ledger {self._place} does not answer: {self._safe(error)}", hint="check that the server runs and lets you in"
             ) from None
@@ -182,12 +197,6 @@ class Postgres:
         except psycopg.Error as error:
             # Errors of the library may quote the connection's text, with the password: the chain ends here.
             raise errors.LedgerError(f"the ledger {self._place}: {self._safe(error)}") from None
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(self._psycopg.Error):
-                connection.close()
 
     def _safe(self, error: Exception) -> str:
         text = " ".join(str(error).split())
