@@ -76,7 +76,7 @@ def _postgres() -> Iterator[tuple[Ledger, Callable[[], object]]]:
 def report(arguments: Sequence[str] = ()) -> list[Figure]:
     """Measure both ledgers. A step is two durable commits, its intent and its result; a replay writes nothing."""
     parser = argparse.ArgumentParser(prog="effects")
-    parser.add_argument("--number", type=int, default=200, help="steps a round")
+    parser.add_argument("--number", type=int, default=100, help="steps a round")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args(arguments)
     figures = []
