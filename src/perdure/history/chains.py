@@ -78,18 +78,21 @@ def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
-        CREATE OR REPLACE TEMP TABLE jobs AS
-        SELECT job, wid, gkey, fkey, submit_s, start_s, end_s, elapsed_s, name_hash, ending, near_limit, limit_s, depends_on, jkey
-        FROM ordered WHERE no = 1 AND last
-        UNION ALL
+        CREATE OR REPLACE TEMP TABLE long_jobs AS
         SELECT job,
                coalesce(arg_min(wid, no) FILTER (elapsed_s > 0), min(wid)) AS wid,
-               coalesce(arg_min(gkey, no) FILTER (elapsed_s > 0), min(gkey)) AS gkey, arg_min(fkey, no),
-               min(submit_s), min(start_s),
-               CASE WHEN bool_or(last AND end_s IS NULL) THEN NULL ELSE max(end_s) END,
-               sum(elapsed_s)::BIGINT, arg_max(name_hash, no), arg_max(ending, no), arg_max(near_limit, no), arg_max(limit_s, no),
-               arg_min(depends_on, no), any_value(jkey)
+               coalesce(arg_min(gkey, no) FILTER (elapsed_s > 0), min(gkey)) AS gkey, arg_min(fkey, no) AS fkey,
+               min(submit_s) AS submit_s, min(start_s) AS start_s,
+               CASE WHEN bool_or(last AND end_s IS NULL) THEN NULL ELSE max(end_s) END AS end_s,
+               sum(elapsed_s)::BIGINT AS elapsed_s, arg_max(name_hash, no) AS name_hash, arg_max(ending, no) AS ending,
+               arg_max(near_limit, no) AS near_limit, arg_max(limit_s, no) AS limit_s,
+               arg_min(depends_on, no) AS depends_on, any_value(jkey) AS jkey
         FROM ordered WHERE NOT (no = 1 AND last) GROUP BY job""")
+    connection.execute("""
+        CREATE OR REPLACE TEMP VIEW jobs AS
+        SELECT job, wid, gkey, fkey, submit_s, start_s, end_s, elapsed_s, name_hash, ending, near_limit, limit_s, depends_on, jkey
+        FROM ordered WHERE no = 1 AND last
+        UNION ALL FROM long_jobs""")
 
 
 def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
