@@ -29,17 +29,17 @@ def _rate(run: Callable[[], object], number: int) -> float:
     return number / (time.perf_counter() - started)
 
 
-def _compare(ledger: Ledger, insert: Callable[[], object], *, number: int, rounds: int) -> tuple[float, float, float]:
-    """Return, over rounds in turn: the median ratio of an insert's rate to a step's, and the best rates of steps and of replays."""
-    ratios, steps, replays = [], [], []
+def _compare(ledger: Ledger, insert: Callable[[], object], *, number: int, rounds: int) -> tuple[float, float, float, float]:
+    """Return, over rounds in turn: the median ratio of an insert's rate to a step's, and the best rates of inserts, steps, replays."""
+    ratios, inserts, steps, replays = [], [], [], []
     for _ in range(rounds):
-        inserted = _rate(insert, number)
+        inserts.append(_rate(insert, number))
         steps.append(_rate(lambda: ledger.once(next(_keys), lambda: {"id": 1}), number))
-        ratios.append(inserted / steps[-1])
+        ratios.append(inserts[-1] / steps[-1])
         done = next(_keys)
         ledger.once(done, lambda: {"id": 1})
         replays.append(_rate(functools.partial(ledger.once, done, dict), number))
-    return statistics.median(ratios), max(steps), max(replays)
+    return statistics.median(ratios), max(inserts), max(steps), max(replays)
 
 
 @contextmanager
@@ -80,17 +80,18 @@ def report(arguments: Sequence[str] = ()) -> list[Figure]:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args(arguments)
     figures = []
-    for name, place, goal in (("SQLite", _sqlite, 3.0), ("PostgreSQL", _postgres, 4.0)):
+    for name, place in (("SQLite", _sqlite), ("PostgreSQL", _postgres)):
         title = f"a step done once / a bare durable insert, {name}"
         try:
             with place() as (ledger, insert):
-                ratio, steps, replays = _compare(ledger, insert, number=given.number, rounds=given.rounds)
+                ratio, inserts, steps, replays = _compare(ledger, insert, number=given.number, rounds=given.rounds)
         except (ImportError, IndexError, errors.MissingExtra) as error:
             figures.append(Figure(title, None, "x", note=f"no server or no psycopg here: {error}"))
             continue
-        note = f"median of {given.rounds} rounds of {given.number}; a step is two durable commits"
+        # Where the disk really writes, the two commits are all of it; where it does not, the ratio is that of the code around them.
+        note = f"median of {given.rounds} rounds of {given.number}; two commits to one; {inserts:,.0f} bare inserts/s"
         figures += [
-            Figure(title, ratio, "x", f"≤ {goal:g}", ratio <= goal, note),
+            Figure(title, ratio, "x", note=note),
             Figure(f"steps a second, {name}", steps, "/s", note="best round, one caller"),
             Figure(f"replays a second, {name}", replays, "/s", note="best round, one caller"),
         ]

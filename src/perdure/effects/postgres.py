@@ -20,7 +20,7 @@ from perdure.effects import postgres_schema as schema
 from perdure.effects.backend import LOCK_WAIT_S, Answer, Change, Seen
 from perdure.effects.epoch import Life
 from perdure.effects.postgres_schema import SQL, one
-from perdure.effects.rows import Row, State
+from perdure.effects.rows import COLUMNS, Row, State
 from perdure.effects.statements import row_from, values_of
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ _PAGE = 500
 _LOCKS = 0x70657264  # "perd": seeds the hash of keys, so that other users of advisory locks do not meet ours
 _CONNECT_S = 10
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
+_ROW_AND_CLOCK = (
+    f"SELECT extract(epoch FROM clock_timestamp())::float8, {', '.join(COLUMNS)}"
+    " FROM (SELECT 1) AS always LEFT JOIN perdure.effect ON key = %s"
+)
 _LOCK = f"SELECT pg_advisory_xact_lock(hashtextextended(%s, {_LOCKS}))"
 
 _Result = TypeVar("_Result")
@@ -65,7 +69,12 @@ class Postgres:
 
     def transact(self, key: str, life: Life | None, change: Change[Answer]) -> Answer:
         """See `backend.Backend`."""
-        return self._run(lambda connection: transact_on(connection, key, life, change))
+        return self._run(lambda connection: self._transact(connection, key, life, change))
+
+    def _transact(self, connection: psycopg.Connection[Any], key: str, life: Life | None, change: Change[Answer]) -> Answer:
+        # Sent together, where libpq can (from 14): two round trips to the server instead of six.
+        with connection.pipeline() if self._psycopg.Pipeline.is_supported() else contextlib.nullcontext():
+            return transact_on(connection, key, life, change)
 
     def read(self, key: str) -> tuple[Row | None, float]:
         """See `backend.Backend`."""
@@ -226,6 +235,9 @@ class Borrowed(Postgres):
         self._place = str(owner)
         self._borrowed = connection
 
+    def _transact(self, connection: psycopg.Connection[Any], key: str, life: Life | None, change: Change[Answer]) -> Answer:
+        return transact_on(connection, key, life, change)
+
     def _run(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
         return run(self._borrowed)
 
@@ -238,9 +250,11 @@ def transact_on(connection: psycopg.Connection[Any], key: str, life: Life | None
     with connection.transaction():
         connection.execute(_LOCK, (key,))
         # Shared: many steps of one life at once; a newer life that raises the epoch waits for those that have begun.
-        highest = one(connection, f"{SQL.get_life} FOR SHARE", life.workload) if life else None
-        values = connection.execute(SQL.get, (key,)).fetchone()
-        row, answer = change(Seen(row_from(values) if values else None, highest, one(connection, _NOW)))
+        found = connection.execute(f"{SQL.get_life} FOR SHARE", (life.workload,)) if life else None
+        # One statement for row and clock; both wait for the lock, since a statement sees what was committed when it began.
+        now_s, *values = connection.execute(_ROW_AND_CLOCK, (key,)).fetchone() or (0.0,)
+        highest = next(iter(found.fetchone() or (None,))) if found else None
+        row, answer = change(Seen(row_from(tuple(values)) if values[0] is not None else None, highest, now_s))
         if row is not None:
             connection.execute(SQL.put, values_of(row))
         if life and (highest is None or life.epoch > highest):
