@@ -163,6 +163,14 @@ def test_configuration_shows_where_each_value_came_from(perdure, tmp_path):
     assert "PERDURE_TZ" in wrong.stderr or "known keys" in wrong.stderr
 
 
+@pytest.mark.parametrize("address", ["postgresql://me:s3cr3t/x@host/db", "postgresql://host/db?user=me&password=s3cr3t/x&sslmode=require"])
+def test_passwords_in_addresses_are_not_shown(perdure, address):
+    for arguments in (["config", "show"], ["config", "show", "--json"]):
+        done = perdure(*arguments, env={"PERDURE_LEDGER": address})
+        assert "host/db" in done.stdout
+        assert "s3cr3t" not in done.stdout
+
+
 def test_a_bug_of_ours_is_named_as_one(monkeypatch, capsys):
     def fail():
         raise ZeroDivisionError("secret")

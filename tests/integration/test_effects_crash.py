@@ -130,7 +130,6 @@ def test_a_worker_killed_at_random_instants_does_everything_once(place, recorder
     kill_often(place, recorder, mode, kills=12, effects=40, folder=tmp_path, seed=1)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("mode", "recorder"), MODES, indirect=["recorder"])
 def test_a_worker_killed_at_500_random_instants_does_a_thousand_effects_once(place, recorder, mode, tmp_path):
