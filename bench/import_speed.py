@@ -85,7 +85,7 @@ def import_for_advice(path: str) -> None:
     from perdure.advisor import source
     from perdure.history import importer, table
 
-    importer.open_history(table.connect(), path, importer.Request(columns=source.USED_COLUMNS))
+    importer.open_history(table.connect(), path, importer.Request(columns=source.USED_COLUMNS, short_submit_lines=True))
 
 
 def import_to_parquet(path: str) -> None:

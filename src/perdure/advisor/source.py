@@ -68,7 +68,7 @@ def open_source(
     if isinstance(source, (str, os.PathLike)):
         from perdure.history import importer
 
-        request = importer.Request(cluster=cluster, tz=tz, columns=USED_COLUMNS)
+        request = importer.Request(cluster=cluster, tz=tz, columns=USED_COLUMNS, short_submit_lines=True)
         summary = importer.open_history(connection, source, request, progress=progress)
         return Path(source).name, () if summary is None else summary.notes
     _open_table(connection, source)

@@ -30,6 +30,8 @@ class Options(msgspec.Struct, frozen=True):
     """State → class, stronger than `classify.CLASS_OF`."""
     columns: frozenset[str] | None = None
     """Columns of the attempts table that will be used; others stay NULL. None: all."""
+    short_submit_lines: bool = False
+    """Whether of a submit line only ``--signal`` is kept, if it is in it, else ''."""
     slurm_ids: bool = True
     """Whether ids have Slurm's form, in which ``_``, ``+`` and ``.`` mean something."""
 
@@ -192,7 +194,7 @@ def _columns(fields: Collection[str], options: Options) -> dict[str, str | None]
         "qos": given("qos", "qos"),
         "name": given("name", "jobname"),
         "work_dir": given("work_dir", "workdir"),
-        "submit_line": given("submit_line", "submitline"),
+        "submit_line": given(_SHORT_SUBMIT_LINE if options.short_submit_lines else "submit_line", "submitline"),
         "submit": given("submit", "submit"),
         "eligible": given("eligible", "eligible"),
         "start": given("CASE WHEN start_at > end_at THEN end_at ELSE start_at END", "start"),
@@ -222,6 +224,9 @@ def _columns(fields: Collection[str], options: Options) -> dict[str, str | None]
         "source": "source",
         "line": "line",
     }
+
+
+_SHORT_SUBMIT_LINE = "CASE WHEN contains(submit_line, '--signal') THEN '--signal' WHEN submit_line IS NOT NULL THEN '' END"
 
 
 def _nodes(fields: Collection[str], started: str) -> str | None:

@@ -40,6 +40,8 @@ class Request(msgspec.Struct, frozen=True):
     """State → outcome class, stronger than the built-in table."""
     columns: frozenset[str] | None = None
     """Columns of the attempts table that will be used; others stay NULL. None: all."""
+    short_submit_lines: bool = False
+    """Keep of submit lines only whether they ask for a signal (`convert.Options`): they are half of all text, and advice asks no more."""
 
 
 def import_files(
@@ -131,7 +133,9 @@ def _read(
     label = os.fspath(path)
     # What makes two records the same attempt is needed whatever is analysed.
     columns = None if request.columns is None else request.columns | _IDENTITY
-    options = Options(cluster=request.cluster, tz=request.tz, outcomes=request.outcomes, columns=columns)
+    options = Options(
+        cluster=request.cluster, tz=request.tz, outcomes=request.outcomes, columns=columns, short_submit_lines=request.short_submit_lines
+    )
     report = None if progress is None else lambda done: progress(label, done)
     with sources.opened(path, progress=report) as source:
         kind = sources.detect(source)

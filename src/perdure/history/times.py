@@ -44,6 +44,9 @@ def load_zone(name: str) -> Zone:
             f"tz: no time zone called {name!r}", hint="write an IANA name such as Europe/Berlin, America/Denver or UTC"
         ) from error
 
+    if name == "UTC":
+        return Zone(name, 0, ())
+
     def offset_s(hour: int) -> int:
         offset = (start + datetime.timedelta(hours=hour)).astimezone(rules).utcoffset()
         return round((offset or datetime.timedelta()).total_seconds())
