@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -60,6 +61,19 @@ def _run_jobs(cluster: slurmdbd.Cluster) -> None:
     cluster.run("scontrol", "update", "nodename=n1", "state=drain", "reason=rest")
     jobs["waiting"] = cluster.submit("true", "--nodes=2", f"--array={','.join(map(str, TASKS))}%2")
     cluster.wait(jobs["waiting"], "PENDING")
+    _wait_until_eligible(cluster, jobs["waiting"])
+
+
+def _wait_until_eligible(cluster: slurmdbd.Cluster, job: int) -> None:
+    """Wait for the scheduler's first look at a job: before it (seconds in 24.11), sacct shows the job in no time window."""
+    deadline = time.monotonic() + 30
+    found = ""
+    while time.monotonic() < deadline:
+        found = cluster.sql(f"SELECT time_eligible FROM lab_job_table WHERE id_job = {job}").strip()
+        if found.isdigit() and 0 < int(found) < time.time() - 1:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"job {job} never became eligible: {found}")
 
 
 def _spread_over_days(cluster: slurmdbd.Cluster) -> None:
