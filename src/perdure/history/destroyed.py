@@ -20,15 +20,19 @@ OWN_CHECKPOINT_S = 3600
 """Interval at which an application that checkpoints by itself is taken to do so; an hour is the custom of training codes."""
 
 
-def columns_sql() -> str:
-    """Return the aggregates over ``ordered`` (with `continued`: another run followed) that the bounds are made of, by name."""
+def columns() -> dict[str, str]:
+    """Return the aggregates that the bounds are made of, by name, over ``ordered`` (with `continued`: another run followed).
+
+    Runs whose ending is not of `INCLUSIVE` add nothing to them.
+    """
     stochastic = _listed(cause for cause in STRICT if STRICT[cause] is not Cause.WALLTIME)
     since_checkpoint = f"least(elapsed_s, {OWN_CHECKPOINT_S // 2}) * (cost_ms // greatest(elapsed_s, 1))"
     certain = f"NOT boot AND (ending IN {stochastic} OR ending = 'walltime' AND continued)"
-    return f"""
-        coalesce(sum(cost_ms) FILTER (NOT boot AND ending IN {_listed(INCLUSIVE)}), 0)::DOUBLE AS destroyed_high_ms,
-        coalesce(sum(cost_ms) FILTER ({certain}), 0)::DOUBLE AS destroyed_certain_ms,
-        coalesce(sum({since_checkpoint}) FILTER ({certain}), 0)::DOUBLE AS destroyed_resumed_ms"""
+    return {
+        "destroyed_high_ms": f"coalesce(sum(cost_ms) FILTER (NOT boot AND ending IN {_listed(INCLUSIVE)}), 0)::DOUBLE",
+        "destroyed_certain_ms": f"coalesce(sum(cost_ms) FILTER ({certain}), 0)::DOUBLE",
+        "destroyed_resumed_ms": f"coalesce(sum({since_checkpoint}) FILTER ({certain}), 0)::DOUBLE",
+    }
 
 
 def _listed(outcomes: Iterable[str]) -> str:

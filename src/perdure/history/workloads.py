@@ -46,10 +46,12 @@ def build(connection: duckdb.DuckDBPyConnection, *, classification: cells.Classi
     """
     _make_stories(connection)
     found = connection.execute(f"""
-        SELECT w.*, r.* EXCLUDE (wid), s.* EXCLUDE (wid), coalesce(l.resubmissions, 0) AS resubmissions,
+        SELECT w.*, r.* EXCLUDE (wid), e.* EXCLUDE (wid), s.* EXCLUDE (wid), coalesce(l.resubmissions, 0) AS resubmissions,
+               coalesce(a.restarts, 0) AS restarts, a.restart_s,
                m.* EXCLUDE (wid), coalesce(t.short, 0) AS short, coalesce(t.lost_s, 0) AS lost_s,
                coalesce(t.interrupted_s, 0) AS interrupted_s, j.jobs
-        FROM workloads w JOIN ({_runs_sql()}) r USING (wid) JOIN ({_STORIES_BY_WORKLOAD}) s USING (wid)
+        FROM workloads w JOIN ({_RUNS_BY_WORKLOAD}) r USING (wid) JOIN ({_STORIES_BY_WORKLOAD}) s USING (wid)
+        JOIN ({_troubles_sql()}) e USING (wid) LEFT JOIN ({_RESTARTS_BY_WORKLOAD}) a USING (wid)
         JOIN (SELECT wid, count(*) AS jobs FROM jobs GROUP BY wid) j USING (wid)
         LEFT JOIN (SELECT wid, count(*) AS resubmissions FROM links JOIN jobs USING (job) WHERE undone GROUP BY wid) l USING (wid)
         LEFT JOIN ({_SUMS_BY_WORKLOAD}) m USING (wid) LEFT JOIN ({_SHORTENED}) t USING (wid)
@@ -98,27 +100,38 @@ def _make_stories(connection: duckdb.DuckDBPyConnection) -> None:
         UNION ALL FROM long_stories""")
 
 
-def _runs_sql() -> str:
-    endings = ", ".join(
-        f"count(*) FILTER (ending = '{ending}' AND (elapsed_s > 0 OR ending = 'infrastructure')) AS n_{ending}, "
-        f"coalesce(sum(cost_ms) FILTER (ending = '{ending}'), 0)::DOUBLE AS ms_{ending}"
-        for ending in _ENDINGS
-    )
-    waited = "greatest(start_s - greatest(coalesce(eligible_s, submit_s), coalesce(prev_end_s, 0)), 0)"
+_WAITED = "greatest(start_s - greatest(coalesce(eligible_s, submit_s), coalesce(prev_end_s, 0)), 0)"
+
+_RUNS_BY_WORKLOAD = f"""
+    SELECT wid, count(*) FILTER (elapsed_s > 0) AS attempts, sum(cost_ms)::DOUBLE AS cost_ms,
+           coalesce(sum(cost_ms) FILTER (ending = 'success'), 0)::DOUBLE AS delivered_ms,
+           max(elapsed_s)::DOUBLE AS longest_s, max(limit_s) AS limit_s, bool_or(signalled) AS signalled,
+           avg(preemptible::INTEGER) >= 0.5 AS preemptible,
+           median({_WAITED}) FILTER (elapsed_s > 0 AND coalesce(eligible_s, submit_s) IS NOT NULL) AS queue_s
+    FROM ordered GROUP BY wid"""
+
+
+def _troubles_sql() -> str:
+    """Return the SQL of what the runs that did not end well add up to, by workload; most runs have no part in it."""
+    sums = {}
+    for ending in _ENDINGS:
+        sums[f"n_{ending}"] = f"count(*) FILTER (ending = '{ending}' AND (elapsed_s > 0 OR ending = 'infrastructure'))"
+        sums[f"ms_{ending}"] = f"coalesce(sum(cost_ms) FILTER (ending = '{ending}'), 0)::DOUBLE"
+    sums |= destroyed.columns()
     return f"""
-        SELECT wid, count(*) FILTER (elapsed_s > 0) AS attempts, sum(cost_ms)::DOUBLE AS cost_ms,
-               coalesce(sum(cost_ms) FILTER (ending = 'success'), 0)::DOUBLE AS delivered_ms,
-               max(elapsed_s)::DOUBLE AS longest_s, max(limit_s) AS limit_s, bool_or(signalled) AS signalled,
-               avg(preemptible::INTEGER) >= 0.5 AS preemptible,
-               median({waited}) FILTER (elapsed_s > 0 AND coalesce(eligible_s, submit_s) IS NOT NULL) AS queue_s,
-               count(*) FILTER ({_RESTART}) AS restarts, median(start_s - prev_end_s) FILTER ({_RESTART}) AS restart_s,
-               {endings}, {destroyed.columns_sql()}
-        FROM (SELECT ordered.*, NOT last OR links.job IS NOT NULL AS continued
-              FROM ordered LEFT JOIN links ON links.predecessor = ordered.job)
-        GROUP BY wid"""
+        SELECT wid, {", ".join(f"coalesce({name}, 0) AS {name}" for name in sums)}
+        FROM workloads LEFT JOIN (
+            SELECT wid, {", ".join(f"{sql} AS {name}" for name, sql in sums.items())}
+            FROM (SELECT ordered.*, NOT last OR links.job IS NOT NULL AS continued
+                  FROM ordered LEFT JOIN links ON links.predecessor = ordered.job
+                  WHERE ending IN {cells.in_sql(_ENDINGS)})
+            GROUP BY wid) USING (wid)"""
 
 
 _RESTART = f"prev_ending IN {chains.STOCHASTIC} AND start_s >= prev_end_s AND elapsed_s > 0"
+
+_RESTARTS_BY_WORKLOAD = f"""
+    SELECT wid, count(*) AS restarts, median(start_s - prev_end_s) AS restart_s FROM ordered WHERE {_RESTART} GROUP BY wid"""
 
 _STORIES_BY_WORKLOAD = f"""
     SELECT wid,
