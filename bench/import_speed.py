@@ -33,7 +33,7 @@ def generate(path: Path, rows: int) -> None:
     import duckdb
 
     source = f"""
-        WITH drawn AS (SELECT i, hash(i) AS a, hash(i, 1) AS b, hash(i, 2) AS c FROM range({rows}) t(i)),
+        WITH drawn AS (SELECT i, hash(i) AS a, hash(i, 1) AS b, hash(i, 2) AS c FROM range({{first}}, {{past}}) t(i)),
         sized AS (SELECT *, [1, 1, 1, 2, 4, 8, 8, 8, 16, 32, 64, 128][1 + (a % 12)::INT] AS gpus,
                          (b % 86400)::BIGINT AS elapsed,
                          (c % 7200)::BIGINT AS wait, epoch_ms(1767225600000 + i * 7776000000 // {rows}) AS submit,
@@ -57,13 +57,16 @@ def generate(path: Path, rows: int) -> None:
                'sbatch --gres=gpu:8 --time=1-00:00:00 train.sh --lr ' || a % 10,
                'train_s' || b % 2000
         FROM placed ORDER BY i"""
-    with path.open("w") as handle:
-        handle.write("|".join(FIELDS) + "\n")
     body = path.with_suffix(".body")
-    duckdb.execute(f"COPY ({source}) TO '{body}' (FORMAT csv, DELIMITER '|', HEADER false, QUOTE '', ESCAPE '')")
-    with path.open("ab") as out, body.open("rb") as made:
-        while chunk := made.read(1 << 24):
-            out.write(chunk)
+    with path.open("wb") as out:
+        out.write(("|".join(FIELDS) + "\n").encode())
+        # A million at a time: they are sorted in memory.
+        for first in range(0, rows, 1_000_000):
+            query = source.format(first=first, past=min(first + 1_000_000, rows))
+            duckdb.execute(f"COPY ({query}) TO '{body}' (FORMAT csv, DELIMITER '|', HEADER false, QUOTE '', ESCAPE '')")
+            with body.open("rb") as made:
+                while chunk := made.read(1 << 24):
+                    out.write(chunk)
     body.unlink()
     quoted = f"read_csv('{path}', delim = '|', quote = '', escape = '', header = true, all_varchar = true)"
     duckdb.execute(f"COPY (FROM {quoted}) TO '{path}.csv' (FORMAT csv, HEADER true)")

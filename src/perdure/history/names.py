@@ -45,7 +45,10 @@ def normalise_sql(column: str) -> str:
 
     It may be given the result of `coarse_sql` as well as the name itself.
     """
-    text = f"trim(coalesce({column}, ''), ' ')"
-    for pattern, replacement in STEPS:
-        text = f"regexp_replace({text}, '{pattern}', '{replacement}', 'g')"
-    return text
+    pattern, replacement = _DIGITS
+    first = f"regexp_replace(trim(coalesce({column}, ''), ' '), '{pattern}', '{replacement}', 'g')"
+    rest = first
+    for pattern, replacement in STEPS[1:]:
+        rest = f"regexp_replace({rest}, '{pattern}', '{replacement}', 'g')"
+    # Every further step needs two of them to change anything, and most names have one or none.
+    return f"CASE WHEN contains(substr({first}, instr({first}, '#') + 1), '#') THEN {rest} ELSE {first} END"
