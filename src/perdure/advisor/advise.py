@@ -61,7 +61,7 @@ def advise(
     if not 0 < level < 1:
         raise errors.UsageError(f"level: {level} is not between 0 and 1", hint="0.90 is the default")
     connection = table.connect(memory_limit=memory_limit, threads=threads)
-    with connection:
+    with connection, table.room_errors():
         name, notes = source.open_source(connection, path_or_table, cluster=cluster, tz=tz, progress=progress)
         chains.build(connection, cluster=cluster)
         found = workloads.build(connection, classification=classification)

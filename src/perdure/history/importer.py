@@ -6,10 +6,9 @@ over for what would mislead an analysis, and summed up.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,7 @@ def import_files(
         raise errors.UsageError("no files to import", hint="name one or more files, or /dev/stdin")
     table.begin(connection)
     table.add_columns(connection, ("job_id", "raw_id", "outcome", "source"))
-    with _database_errors():
+    with table.room_errors():
         files = tuple(_read(connection, path, request, progress) for path in paths)
         table.publish(connection)
         duplicates = checks.drop_duplicates(connection)
@@ -159,21 +158,3 @@ def _append_attempts(connection: duckdb.DuckDBPyConnection, source: sources.Sour
     """Append an attempts file to the table."""
     count = table.append(connection, table.attempts_query(connection, source.path, name=source.name))
     return FileSummary.of(source.name, "attempts", Tally(lines=count, attempts=count))
-
-
-@contextlib.contextmanager
-def _database_errors() -> Iterator[None]:
-    """Turn the database's complaints about room into ours."""
-    import duckdb
-
-    try:
-        yield
-    except duckdb.OutOfMemoryException as error:
-        raise errors.EnvironmentUnfit(
-            f"not enough memory or temporary space: {str(error).splitlines()[0]}",
-            hint="raise memory-limit, or set TMPDIR to a folder with more room",
-        ) from error
-    except duckdb.IOException as error:
-        raise errors.OutputError(
-            f"cannot write temporary data: {str(error).splitlines()[0]}", hint="set TMPDIR to a folder with more room"
-        ) from error

@@ -6,8 +6,14 @@ package (`perdure.history`) and in `perdure.advisor`, through this module.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from collections.abc import Iterable
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +30,7 @@ METADATA_KEY = "perdure_attempts_format"
 
 
 def connect(*, memory_limit: str = "2GiB", threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB that spills to a private temporary folder and touches no network and no home directory.
+    """Open an in-memory DuckDB that spills to a private temporary folder (in TMPDIR) and touches no network and no home directory.
 
     Raises `errors.MissingExtra` when DuckDB is not installed and `errors.SettingError` for a limit it does not understand.
     """
@@ -32,23 +38,60 @@ def connect(*, memory_limit: str = "2GiB", threads: int | None = None) -> duckdb
         import duckdb
     except ImportError as error:
         raise errors.MissingExtra("reading a history needs DuckDB, which is not installed", hint="pip install 'perdure[advise]'") from error
+    spill = tempfile.mkdtemp(prefix="perdure-")
     options: dict[str, str | bool | int | float | list[str]] = {
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "memory_limit": memory_limit,
         "preserve_insertion_order": False,
+        "temp_directory": spill,
     }
     if threads is not None:
         options["threads"] = threads
     try:
         connection = duckdb.connect(":memory:", config=options)
     except duckdb.Error as error:
+        shutil.rmtree(spill, ignore_errors=True)
         raise errors.SettingError(f"memory-limit or threads: {error}", hint="write it like 2GiB and 2") from error
+    # Also when it is never closed, at the latest when the process ends.
+    weakref.finalize(connection, shutil.rmtree, spill, ignore_errors=True)
     connection.execute("SET TimeZone = 'UTC'")
     if connection.execute("SELECT 1 FROM duckdb_optimizers() WHERE name = 'type_pushdown'").fetchone():
         # It turns a try_cast over a CSV column into a cast by the CSV reader, which refuses rows instead of giving NULL.
         connection.execute("SET disabled_optimizers = 'type_pushdown'")
     return connection
+
+
+@contextlib.contextmanager
+def os_errors() -> Iterator[None]:
+    """Turn DuckDB's report of what the operating system refused into the OSError that it was: `base.files` explains those."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.IOException as error:
+        number = re.search(r'"errno":"(\d+)"', str(error))
+        if number:
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise OSError(errno.EIO, str(error).splitlines()[0]) from error
+
+
+@contextlib.contextmanager
+def room_errors() -> Iterator[None]:
+    """Say what to do when reading or an analysis runs out of memory or of room to spill. Raises `errors.EnvironmentUnfit`."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise errors.EnvironmentUnfit(
+            f"not enough memory or temporary space: {str(error).splitlines()[0]}",
+            hint="raise memory-limit, or set TMPDIR to a folder with more room",
+        ) from error
+    except duckdb.IOException as error:
+        raise errors.EnvironmentUnfit(
+            f"cannot use temporary data: {str(error).splitlines()[0]}", hint="set TMPDIR to a folder with more room"
+        ) from error
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -155,17 +198,18 @@ def write_attempts(connection: duckdb.DuckDBPyConnection, path: str | os.PathLik
 
     Raises `errors.OutputError`.
     """
-    import duckdb
-
-    columns = ", ".join(f'"{column.name}"' for column in attempt.COLUMNS)
     with files.replacing(path) as temporary:
-        try:
-            connection.execute(
-                f"COPY (SELECT {columns} FROM ({query})) TO {_quoted(str(temporary))}"
-                f" (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{METADATA_KEY}: '{attempt.FORMAT}'}})"
-            )
-        except duckdb.IOException as error:
-            raise errors.OutputError(f"cannot write {os.fspath(path)}: {str(error).splitlines()[0]}", hint="is the disk full?") from error
+        copy_attempts(connection, temporary, query=query)
+
+
+def copy_attempts(connection: duckdb.DuckDBPyConnection, path: str | os.PathLike[str], *, query: str = "FROM attempts") -> None:
+    """Write the rows of `query` to a file that is not in its place yet. Raises OSError, which `base.files.replacing` explains."""
+    columns = ", ".join(f'"{column.name}"' for column in attempt.COLUMNS)
+    with os_errors():
+        connection.execute(
+            f"COPY (SELECT {columns} FROM ({query})) TO {_quoted(str(path))}"
+            f" (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{METADATA_KEY}: '{attempt.FORMAT}'}})"
+        )
 
 
 def path_literal(path: str | os.PathLike[str]) -> str:

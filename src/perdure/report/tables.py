@@ -17,7 +17,6 @@ from pathlib import Path
 
 import msgspec
 
-from perdure import errors
 from perdure.base import files
 from perdure.model.advice import Advice, WorkloadAdvice
 
@@ -173,8 +172,6 @@ def write_parquet(advice: Advice, path: str | os.PathLike[str]) -> None:
     from perdure.history import table
 
     connection = table.connect()
-    import duckdb
-
     shape = ", ".join(f"\"{column.name}\": '{column.sql}'" for column in COLUMNS)
     with connection, files.replacing(path) as temporary, tempfile.TemporaryDirectory(prefix="perdure-") as folder:
         lines = Path(folder) / "rows.ndjson"
@@ -182,14 +179,12 @@ def write_parquet(advice: Advice, path: str | os.PathLike[str]) -> None:
             handle.writelines(
                 msgspec.json.encode({name: _json_value(value) for name, value in row.items()}) + b"\n" for row in rows(advice)
             )
-        try:
-            connection.execute("SET preserve_insertion_order = true")
+        connection.execute("SET preserve_insertion_order = true")
+        with table.os_errors():
             connection.execute(
                 f"COPY (FROM read_json({_literal(lines, reading=True)}, format = 'newline_delimited', columns = {{{shape}}}))"
                 f" TO {_literal(temporary)} (FORMAT parquet, COMPRESSION zstd)"
             )
-        except duckdb.IOException as error:
-            raise errors.OutputError(f"cannot write {os.fspath(path)}: {str(error).splitlines()[0]}", hint="is the disk full?") from error
 
 
 def _plain(value: Value) -> Value:

@@ -50,7 +50,7 @@ def anonymise(connection: duckdb.DuckDBPyConnection, output: str | os.PathLike[s
     made = tables.Tables(connection, Pseudonyms(key, originals), uids)
     made.build()
     with files.replacing(output) as temporary:
-        table.write_attempts(connection, temporary, query=made.query(coarsen=coarsen))
+        table.copy_attempts(connection, temporary, query=made.query(coarsen=coarsen))
         found = _prove(connection, temporary, originals, uids)
     return Anonymised(rows, found, rare[0], rare[1], coarsen)
 
