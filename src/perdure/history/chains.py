@@ -31,6 +31,9 @@ LATE_S = 86400
 TRUSTED_CONFIDENCE = 0.4
 """Links below this are not made: they would turn a sweep into a chain."""
 
+PART_JOBS = 4_000_000
+"""Jobs whose ends and submissions are compared at a time, so that they stay within memory."""
+
 _FAR_S = 1 << 40
 """The end of what is still running."""
 
@@ -103,7 +106,7 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
     among all of the workload in that folder. Coming soon after a non-success says little in a group whose successes are
     followed as soon (a sweep that is fed one by one): the confidence is lessened by how often they are.
     """
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE soon AS {_SOON}")
+    _find_soon(connection)
     connection.execute(f"CREATE OR REPLACE TEMP TABLE again AS {_timed_sql('gkey, name_hash', 'count(*) > 1')}")
     connection.execute(f"CREATE OR REPLACE TEMP TABLE further AS {_timed_sql('gkey', 'min(name_hash) <> max(name_hash)')}")
     connection.execute(f"""
@@ -123,21 +126,31 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("DROP TABLE again; DROP TABLE further; DROP TABLE soon")
 
 
-# Jobs of those groups in which anything came within `LATE_S` after a non-success: only they pay for the sort. Days of an end and
-# of a submission are compared first, the earliest and latest end of a day then, so that a day of thousands of jobs costs no more.
-_SOON = f"""
-    WITH ran AS NOT MATERIALIZED (
-        SELECT job, jkey, gkey, coalesce(name_hash, 0) AS name_hash, submit_s, end_s, elapsed_s, ending,
-               ending <> 'success' OR near_limit AS undone
-        FROM jobs WHERE elapsed_s > 0),
-    ended AS (
-        SELECT gkey, end_s // {LATE_S} AS day, min(end_s) AS first_s, max(end_s) AS last_s FROM ran WHERE undone GROUP BY ALL),
-    spans AS (
-        SELECT gkey, day, first_s AS from_s, (day + 1) * {LATE_S} AS to_s FROM ended
-        UNION ALL SELECT gkey, day + 1, (day + 1) * {LATE_S}, last_s + {LATE_S} FROM ended)
-    FROM ran WHERE gkey IN (
-        SELECT ran.gkey FROM ran JOIN spans ON spans.gkey = ran.gkey AND spans.day = ran.submit_s // {LATE_S}
-        WHERE submit_s BETWEEN from_s AND to_s)"""
+def _find_soon(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make ``soon``: the jobs of those groups in which anything came within `LATE_S` after a non-success. Only they pay for the sort."""
+    (count,) = connection.execute("SELECT count(*) FROM jobs").fetchall()[0]
+    parts = 1 + int(count) // PART_JOBS
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE soon AS {_soon_sql(parts, 0)}")
+    for part in range(1, parts):
+        connection.execute(f"INSERT INTO soon {_soon_sql(parts, part)}")
+
+
+def _soon_sql(parts: int, part: int) -> str:
+    # Days of an end and of a submission are compared first, the earliest and latest end of a day then, so that a day of thousands
+    # of jobs costs no more.
+    return f"""
+        WITH ran AS NOT MATERIALIZED (
+            SELECT job, jkey, gkey, coalesce(name_hash, 0) AS name_hash, submit_s, end_s, elapsed_s, ending,
+                   ending <> 'success' OR near_limit AS undone
+            FROM jobs WHERE elapsed_s > 0 AND gkey % {parts} = {part}),
+        ended AS (
+            SELECT gkey, end_s // {LATE_S} AS day, min(end_s) AS first_s, max(end_s) AS last_s FROM ran WHERE undone GROUP BY ALL),
+        spans AS (
+            SELECT gkey, day, first_s AS from_s, (day + 1) * {LATE_S} AS to_s FROM ended
+            UNION ALL SELECT gkey, day + 1, (day + 1) * {LATE_S}, last_s + {LATE_S} FROM ended)
+        FROM ran WHERE gkey IN (
+            SELECT ran.gkey FROM ran JOIN spans ON spans.gkey = ran.gkey AND spans.day = ran.submit_s // {LATE_S}
+            WHERE submit_s BETWEEN from_s AND to_s)"""
 
 
 def _timed_sql(group: str, having: str) -> str:
