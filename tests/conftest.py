@@ -6,10 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from postgres import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("PERDURE_TEST_SHARED", ROOT.parent / "shared"))
@@ -85,3 +86,23 @@ def perdure(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A real PostgreSQL; a module of its own, since tests stop it and start it again."""
+    running = Server()
+    try:
+        running.start()
+        yield running
+    finally:
+        running.remove()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a ledger that does not exist yet, on each backend."""
+    if request.param == "sqlite":
+        return str(tmp_path / "effects.db")
+    server: Server = request.getfixturevalue("server")
+    return server.empty()

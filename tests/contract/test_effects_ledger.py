@@ -9,11 +9,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from children import exit_status, in_child, wait_for
-from postgres import Server
 
 from perdure import errors
 from perdure.effects import NOT_DONE, UNKNOWN, Done, Ledger, State, current
@@ -36,25 +34,6 @@ class Elsewhere(Linux):
 
     def wall_s(self) -> float:
         return super().wall_s() + self.wall_shift_s
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    running = Server()
-    try:
-        running.start()
-        yield running
-    finally:
-        running.remove()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An absent ledger's address."""
-    if request.param == "sqlite":
-        return str(tmp_path / "effects.db")
-    server: Server = request.getfixturevalue("server")
-    return server.empty()
 
 
 @pytest.fixture

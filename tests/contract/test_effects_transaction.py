@@ -9,22 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 from children import exit_status, in_child, wait_for
-from postgres import Server
 
 from perdure import errors
 from perdure.effects import Ledger, Message, State
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    running = Server()
-    try:
-        running.start()
-        yield running
-    finally:
-        running.remove()
 
 
 @pytest.fixture

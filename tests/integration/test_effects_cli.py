@@ -7,25 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from children import exit_status, in_child
-from postgres import Server
 
 from perdure.cli import app
 from perdure.effects import Ledger
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    running = Server()
-    try:
-        running.start()
-        yield running
-    finally:
-        running.remove()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from children import exit_status, in_child, wait_for
-from postgres import Server
 from recorder import Recorder
 
 from perdure import errors
@@ -27,24 +26,6 @@ from perdure.effects import NOT_DONE, Done, Ledger, State
 
 LEASE_S = 0.25
 """Longer than the recording server takes for a request of a sender that is gone."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    running = Server()
-    try:
-        running.start()
-        yield running
-    finally:
-        running.remove()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return str(tmp_path / "effects.db")
-    server: Server = request.getfixturevalue("server")
-    return server.empty()
 
 
 @pytest.fixture
