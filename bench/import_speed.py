@@ -1,10 +1,8 @@
 """How fast sacct text is read, beside what DuckDB alone, pandas and slurm2sql need for the same file.
 
-    python -m bench.import_speed [ROWS]
-
 Each measurement is a process of its own; rounds alternate, and the median counts. Ratios compare within one run: absolute times
-belong to the machine. Twenty million rows: ``python -m bench.import_speed 20000000 --only perdure`` (9 GB of text, as much again
-for what spills; set TMPDIR).
+belong to the machine. Twenty million rows: ``python -m bench import_speed --rows 20000000 --rounds 1 --only perdure`` (9 GB of
+text, and several times that for what spills; set TMPDIR).
 """
 
 from __future__ import annotations
@@ -16,7 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from bench import Figure, print_figures
 
 FIELDS = (
     "Cluster", "DBIndex", "JobID", "JobIDRaw", "UID", "User", "Account", "Partition", "QOS", "Submit",
@@ -24,8 +25,11 @@ FIELDS = (
     "NNodes", "AllocNodes", "AllocCPUS", "ReqTRES", "AllocTRES", "NodeList", "FailedNode", "Restarts", "Planned", "Flags",
     "WCKey", "Constraints", "AdminComment", "SystemComment", "Comment", "Extra", "WorkDir", "GID", "SubmitLine", "JobName",
 )  # fmt: skip
-ROUNDS = 5
-GOALS = {"import + advise / DuckDB": 1.5, "pandas / import + advise": 6.0}
+ROUNDS = 3
+SLURM2SQL_ROWS = 20_000
+"""It takes minutes for a million rows: it is given the first of them, and compared by the row."""
+_MOST, _LEAST = 1.5, 6.0
+"""Goals: import + advise in units of DuckDB alone, and pandas in units of import + advise."""
 
 
 def generate(path: Path, rows: int) -> None:
@@ -69,7 +73,7 @@ def generate(path: Path, rows: int) -> None:
                     out.write(chunk)
     body.unlink()
     quoted = f"read_csv('{path}', delim = '|', quote = '', escape = '', header = true, all_varchar = true)"
-    duckdb.execute(f"COPY (FROM {quoted}) TO '{path}.csv' (FORMAT csv, HEADER true)")
+    duckdb.execute(f"COPY (FROM {quoted} LIMIT {SLURM2SQL_ROWS}) TO '{path}.csv' (FORMAT csv, HEADER true)")
 
 
 def duckdb_alone(path: str) -> None:
@@ -144,31 +148,45 @@ def measure(path: Path, names: list[str], rounds: int) -> dict[str, tuple[float,
     return {name: (statistics.median(found), peaks[name]) for name, found in times.items() if found}
 
 
-def ratios(rows: int = 1_000_000, *, rounds: int = ROUNDS, names: list[str] | None = None) -> list[tuple[str, float, float | None]]:
-    """Measure and return (what, value, goal) for each figure; a goal of None is none. Prints as it goes."""
-    names = names or [task.__name__ for task in TASKS]
+def report(arguments: Sequence[str] = ()) -> list[Figure]:
+    """Measure every task on one file and return the ratios."""
+    parser = argparse.ArgumentParser(prog="import_speed")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only", choices=("perdure",), help="our own tasks only: 20 million rows fit no other")
+    options = parser.parse_args(arguments)
+    names = list(OURS) if options.only else [task.__name__ for task in TASKS]
     with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
         path = Path(folder) / "sacct.txt"
-        generate(path, rows)
-        print(f"{rows:,} rows, {path.stat().st_size / 2**20:,.0f} MiB, {len(FIELDS)} fields, {os.cpu_count()} cores")
-        found = measure(path, names, rounds)
-    for name, (seconds, peak) in found.items():
-        print(f"  {name:20} {seconds:8.2f} s  {rows / seconds / 1e6:6.2f} million rows/s  {peak:5.2f} GiB peak")
-    missing = set(names) - set(found)
-    if missing:
-        print(f"  not measured (not installed, or failed): {', '.join(sorted(missing))}")
-    figures: list[tuple[str, float, float | None]] = []
-    base = found.get("duckdb_alone")
-    for name, label in (
-        ("import_for_advice", "import / DuckDB"),
-        ("import_to_parquet", "import to Parquet / DuckDB"),
-        ("import_and_advise", "import + advise / DuckDB"),
-    ):
-        if base and name in found:
-            figures.append((label, found[name][0] / base[0], GOALS.get(label)))
-    for name, label in (("pandas_sum", "pandas / import + advise"), ("slurm2sql_import", "slurm2sql / import + advise")):
-        if name in found and "import_and_advise" in found:
-            figures.append((label, found[name][0] / found["import_and_advise"][0], GOALS.get(label)))
+        generate(path, options.rows)
+        size_mib = path.stat().st_size / 2**20
+        print(f"  {options.rows:,} rows, {size_mib:,.0f} MiB, {len(FIELDS)} fields, {os.cpu_count()} cores", file=sys.stderr)
+        found = measure(path, names, options.rounds)
+    return _figures(found, names, options.rows)
+
+
+def _figures(found: dict[str, tuple[float, float]], names: list[str], rows: int) -> list[Figure]:
+    per_row = {name: seconds / (min(rows, SLURM2SQL_ROWS) if name == "slurm2sql_import" else rows) for name, (seconds, _) in found.items()}
+
+    def ratio(name: str, label: str, of: str, *, most: bool = False, least: bool = False) -> Figure:
+        if name not in found or of not in found:
+            return Figure(label, None, "x", note="not installed here, or it failed")
+        note = f"{found[name][0]:.2f} s, {1 / per_row[name] / 1e6:.3f} million rows/s, peak {found[name][1]:.2f} GiB"
+        value = per_row[name] / per_row[of]
+        met = value <= _MOST if most else value >= _LEAST if least else None
+        text = f"≤ {_MOST:g}" if most else f"≥ {_LEAST:g}" if least else ""
+        return Figure(label, value, "x", text, met, note)
+
+    figures = [
+        ratio("import_for_advice", "import for advice / DuckDB alone", "duckdb_alone"),
+        ratio("import_to_parquet", "import to Parquet / DuckDB alone", "duckdb_alone"),
+        ratio("import_and_advise", "import + advise / DuckDB alone", "duckdb_alone", most=True),
+        ratio("pandas_sum", "pandas' sum / import + advise", "import_and_advise", least=True),
+        ratio("slurm2sql_import", "slurm2sql's import / import + advise", "import_and_advise"),
+    ]
+    if names == list(OURS):
+        seconds, peak = found["import_and_advise"]
+        return [Figure("import + advise, peak memory", peak, "GiB", "≤ 3", peak <= 3, f"{seconds:.0f} s for {rows:,} rows")]
     return figures
 
 
@@ -181,23 +199,16 @@ def _peak_gib() -> float:
 
 
 def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="?", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", choices=("perdure",), help="our own tasks only")
-    parser.add_argument("--task", nargs=2, metavar=("TASK", "FILE"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.task:
-        name, path = options.task
+    """Run from the command line, or one task for `measure`."""
+    if sys.argv[1:2] == ["--task"]:
+        name, path = sys.argv[2:]
         task = {task.__name__: task for task in TASKS}[name]
         start = time.perf_counter()
         task(path)
         elapsed = time.perf_counter() - start
         print(elapsed, _peak_gib())
         return
-    for label, value, goal in ratios(options.rows, rounds=options.rounds, names=list(OURS) if options.only else None):
-        print(f"{label}: {value:.2f}" + (f" (goal {goal})" if goal else ""))
+    print_figures(report(sys.argv[1:]))
 
 
 if __name__ == "__main__":
