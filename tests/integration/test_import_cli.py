@@ -52,6 +52,30 @@ def test_json_says_the_same(perdure, history, tmp_path):
     assert summary["files"][0]["skipped"] == {"step": 1}
 
 
+def _pack(raw: bytes, kind: str) -> bytes:
+    if kind != "zst":
+        return {"gz": gzip, "xz": lzma, "bz2": bz2}[kind].compress(raw)
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd.compress(raw)
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten"])
+@pytest.mark.parametrize("kind", ["gz", "xz", "zst", "bz2"])
+def test_damaged_compressed_data_is_said_in_one_line(perdure, history, tmp_path, kind, damage):
+    packed = _pack(history.read_bytes(), kind)
+    middle = len(packed) // 2
+    path = tmp_path / f"sacct.txt.{kind}"
+    path.write_bytes(packed[:middle] if damage == "cut" else packed[:middle] + b"\xff" * (len(packed) - middle))
+    done = perdure("history", "import", path, "-o", "out.parquet")
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "pull it again" in done.stderr
+    assert not (tmp_path / "out.parquet").exists()
+
+
 @pytest.mark.parametrize("kind", ["gz", "xz", "zst", "bz2", "stdin"])
 def test_compressed_and_streamed(perdure, history, tmp_path, kind):
     raw = history.read_bytes()
@@ -59,16 +83,8 @@ def test_compressed_and_streamed(perdure, history, tmp_path, kind):
         with history.open() as stream:
             done = perdure("history", "import", "/dev/stdin", "-o", "out.parquet", stdin=stream)
     else:
-        if kind == "zst":
-            if sys.version_info >= (3, 14):
-                from compression import zstd
-            else:
-                from backports import zstd
-            packed = zstd.compress(raw)
-        else:
-            packed = {"gz": gzip, "xz": lzma, "bz2": bz2}[kind].compress(raw)
         path = tmp_path / f"sacct.txt.{kind}"
-        path.write_bytes(packed)
+        path.write_bytes(_pack(raw, kind))
         done = perdure("history", "import", path, "-o", "out.parquet")
     assert done.returncode == 0, done.stderr
     assert len(attempts(tmp_path / "out.parquet")) == 2

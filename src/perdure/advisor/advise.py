@@ -263,8 +263,8 @@ def _notes(estimated: tuple[advice.CauseRates, ...], classification: str) -> tup
     notes = []
     for one in estimated:
         if one.classification == classification and one.dispersion.over_dispersed:
-            variation = one.dispersion.coefficient_of_variation
-            measured = "" if variation is None else f" (coefficient of variation {variation:.2f})"
+            index = one.dispersion.index
+            measured = "" if index is None else f" (daily counts vary {index:.1f} times as much as chance alone would have them)"
             struck = f"{one.cause.value.capitalize()} of jobs counted in {one.unit}s"
             notes.append(f"{struck} comes in bursts{measured}: its intervals are from a bootstrap over days.")
     if not any(one.events for one in estimated if one.classification == classification):

@@ -160,6 +160,22 @@ def _decompressor(head: bytes) -> Callable[[IO[bytes]], Any] | None:
     return None
 
 
+class _ZstdStream:
+    """A zstd stream that reports damage as the other decompressors do; the library's own error is known only once it is loaded."""
+
+    def __init__(self, stream: Any, damage: type[Exception]) -> None:
+        self._stream = stream
+        self._damage = damage
+
+    def read(self, size: int) -> bytes:
+        """Return at most `size` bytes. Raises ValueError for damaged data."""
+        try:
+            chunk: bytes = self._stream.read(size)
+        except self._damage as error:
+            raise ValueError(str(error)) from error
+        return chunk
+
+
 def _zstd(stream: IO[bytes]) -> Any:
     try:
         if sys.version_info >= (3, 14):
@@ -170,7 +186,7 @@ def _zstd(stream: IO[bytes]) -> Any:
         raise errors.MissingExtra(
             "reading .zst files needs backports.zstd, which is not installed", hint="pip install 'perdure[advise]'"
         ) from error
-    return zstd.ZstdFile(stream)
+    return _ZstdStream(zstd.ZstdFile(stream), zstd.ZstdError)
 
 
 def _copied(stack: contextlib.ExitStack, stream: Any, label: str, progress: Callable[[int], None] | None) -> Path:
@@ -201,8 +217,4 @@ def _read(stream: Any, label: str) -> bytes:
         raise errors.InputFormat(f"{label}: its compressed data is damaged: {error}", hint="copy or pull it again") from error
     except OSError as error:
         raise errors.InputFormat(f"{label}: cannot be read to its end: {error}", hint="copy or pull it again") from error
-    except Exception as error:
-        if type(error).__name__ == "ZstdError":
-            raise errors.InputFormat(f"{label}: its compressed data is damaged: {error}", hint="copy or pull it again") from error
-        raise
     return chunk

@@ -135,7 +135,8 @@ class BreakEven(msgspec.Struct, frozen=True, gc=False):
     work_minutes: float | None
     """W*: the first checkpoint pays for work longer than this. ΔR + √(ΔR² + 4CM)."""
     checkpoint_cost_minutes: float | None
-    """C_max: the dearest checkpoint with which resuming still wins. W²/(4M) − W·ΔR/(2M); None: never."""
+    """C_max: the dearest checkpoint with which resuming still wins, from the exact forms (to first order
+    W²/(4M) − W·ΔR/(2M)); None: never."""
     mttf_minutes: float | None
     """The MTTF at which both policies cost the same for this work and these costs."""
 
