@@ -30,6 +30,22 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     │   ├── EffectUnkept            effect-unkept     3    it happened; its result was too large or not JSON
     │   └── EffectUnrecorded        effect-unrecorded 75   it happened; the ledger cannot be written now (retryable)
     ├── StaleLife                   stale-life        11   a newer life of this workload has begun
+    ├── StoreError                  store             20   the checkpoint store cannot be used
+    │   ├── StoreMissing            store-missing     10   there is none
+    │   ├── StoreLocked             store-locked      11   somebody else is at work in it (retryable)
+    │   ├── StoreKeyWrong           store-key         12   the key file is not the one it was made with
+    │   ├── StoreCorrupt            store-corrupt     13   something in it is damaged; the object is named
+    │   ├── StoreFormat             store-format      22   made by a newer Perdure
+    │   ├── StoreUnavailable        store-away        75   it does not answer, or refuses for now (retryable)
+    │   │   └── StoreFull           store-full        75   no room for what was to be written (retryable)
+    │   ├── ObjectMissing           object-missing    13   an object is not there
+    │   └── ObjectExists            object-exists     11   create-if-absent met an object of that name
+    ├── CheckpointFailed            checkpoint        20   no checkpoint was made; the workload goes on
+    │   └── CheckpointRefused       checkpoint-refused 22  a check found what forbids it; the findings are attached
+    ├── RestoreFailed               restore           20   the workload was not brought back; nothing was lost
+    │   └── RestoreRefused          restore-refused   22   a check found what forbids it here; the findings are attached
+    ├── WorkloadMissing             workload-missing  21   there is no such workload, checkpoint or process, or not any more
+    ├── WorkloadBusy                workload-busy     11   it is running already, here or elsewhere (retryable)
     └── LedgerError                 ledger            20   the effects ledger cannot be used
         ├── LedgerMissing           ledger-missing    10   there is none
         ├── LedgerUnavailable       ledger-away       75   it does not answer or has no room (retryable)
@@ -44,6 +60,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "CheckpointFailed",
+    "CheckpointRefused",
     "EffectBusy",
     "EffectChanged",
     "EffectError",
@@ -67,15 +85,29 @@ __all__ = [
     "LedgerUnavailable",
     "LedgerUnsafe",
     "MissingExtra",
+    "ObjectExists",
+    "ObjectMissing",
     "OutputError",
     "PartialResult",
     "PerdureError",
     "QuantityError",
+    "RestoreFailed",
+    "RestoreRefused",
     "SchedulerUnavailable",
     "SettingError",
     "StaleLife",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFormat",
+    "StoreFull",
+    "StoreKeyWrong",
+    "StoreLocked",
+    "StoreMissing",
+    "StoreUnavailable",
     "Unsupported",
     "UsageError",
+    "WorkloadBusy",
+    "WorkloadMissing",
 ]
 
 
@@ -258,6 +290,136 @@ class StaleLife(PerdureError):
 
     code = "stale-life"
     exit_status = 11
+
+
+class StoreError(PerdureError):
+    """The checkpoint store cannot be used."""
+
+    code = "store"
+    exit_status = 20
+
+
+class StoreMissing(StoreError):
+    """There is no store at the place that was named."""
+
+    code = "store-missing"
+    exit_status = 10
+
+
+class StoreLocked(StoreError):
+    """Somebody else is at work in the store in a way that excludes this."""
+
+    code = "store-locked"
+    exit_status = 11
+    retryable = True
+
+
+class StoreKeyWrong(StoreError):
+    """The key file is not the one that the store was made with, or is missing."""
+
+    code = "store-key"
+    exit_status = 12
+
+
+class StoreCorrupt(StoreError):
+    """Something in the store is damaged. `object_key` names it."""
+
+    code = "store-corrupt"
+    exit_status = 13
+
+    def __init__(self, message: str, *, hint: str = "", object_key: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.object_key = object_key
+
+
+class StoreFormat(StoreError):
+    """The store, or one object in it, was made by a newer Perdure."""
+
+    code = "store-format"
+    exit_status = 22
+
+
+class StoreUnavailable(StoreError):
+    """The store does not answer, or refuses for now."""
+
+    code = "store-away"
+    exit_status = 75
+    retryable = True
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no room for what was to be written."""
+
+    code = "store-full"
+
+
+class ObjectMissing(StoreError):
+    """An object is not there. `object_key` names it."""
+
+    code = "object-missing"
+    exit_status = 13
+
+    def __init__(self, message: str, *, hint: str = "", object_key: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.object_key = object_key
+
+
+class ObjectExists(StoreError):
+    """Create-if-absent met an object of that name."""
+
+    code = "object-exists"
+    exit_status = 11
+
+
+class CheckpointFailed(PerdureError):
+    """No checkpoint was made; the workload goes on and the checkpoint before is untouched."""
+
+    code = "checkpoint"
+    exit_status = 20
+
+
+class CheckpointRefused(CheckpointFailed):
+    """A check found what forbids a checkpoint now; `findings` says what."""
+
+    code = "checkpoint-refused"
+    exit_status = 22
+
+    def __init__(self, message: str, *, hint: str = "", findings: tuple[Any, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.findings = findings
+
+
+class RestoreFailed(PerdureError):
+    """The workload was not brought back; its checkpoint is untouched."""
+
+    code = "restore"
+    exit_status = 20
+
+
+class RestoreRefused(RestoreFailed):
+    """A check found what forbids restoring here; `findings` says what."""
+
+    code = "restore-refused"
+    exit_status = 22
+
+    def __init__(self, message: str, *, hint: str = "", findings: tuple[Any, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.findings = findings
+
+
+class WorkloadMissing(PerdureError):
+    """There is no such workload, checkpoint or process, or not any more."""
+
+    code = "workload-missing"
+    exit_status = 21
+
+
+class WorkloadBusy(PerdureError):
+    """The workload is running already, here or on another machine."""
+
+    code = "workload-busy"
+    exit_status = 11
+    retryable = True
 
 
 class LedgerError(PerdureError):

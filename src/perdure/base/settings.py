@@ -39,7 +39,19 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("level", "0.90", "two-sided level of all intervals, between 0.5 and 0.999"),
     Setting("memory-limit", "2GiB", "memory that reading and analysing a history may use; beyond it, disk is used"),
     Setting("ledger", "effects.db", "effects ledger: a file, or postgresql://HOST/DATABASE (the password belongs in ~/.pgpass)"),
-    Setting("threads", None, "threads for reading and analysing; default: all of this machine's"),
+    Setting("store", None, "checkpoint store: a folder, or s3://BUCKET/PREFIX; default: store in the state folder"),
+    Setting("state", None, "state folder of `perdure run`; default: /var/lib/perdure for root, else $XDG_STATE_HOME/perdure"),
+    Setting(
+        "run-dir",
+        None,
+        "folder for sockets and epoch files, on a file system in memory; default: /run/perdure for root, else $XDG_RUNTIME_DIR/perdure",
+    ),
+    Setting("key-file", None, "file of 32 secret bytes or more: the store is then encrypted, and cannot be read without it"),
+    Setting("criu", None, "CRIU to use: a program, or the prefix that `perdure doctor --bring-criu` made; default: the first that works"),
+    Setting(
+        "staging", None, "folder where images wait to be stored; default: memory if they fit, else the fastest local disk that has room"
+    ),
+    Setting("threads", None, "threads for reading, analysing and storing; default: all of this machine's"),
 )
 
 _BY_KEY = {setting.key: setting for setting in SETTINGS}

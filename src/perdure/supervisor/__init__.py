@@ -1,0 +1,1 @@
+"""Keep one workload alive: launch, triggers, checkpoints, resume, lives."""
