@@ -1,0 +1,257 @@
+"""Start CRIU: one action, bounded in time, with its log kept and its failure explained. Called by whoever dumps or restores.
+
+CRIU is a child of the calling process, never of a shell, so that `--restore-sibling` makes the restored root task a child of the
+caller, who has to wait for it. It sees no configuration file, no plug-in and no environment but what is given here: each of them
+could change what a dump means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from perdure import errors
+from perdure.checkpoint.criu import log
+from perdure.checkpoint.criu.log import Explanation
+
+PLUGINS = "/proc/self/ns"
+"""A folder that never holds a plug-in. CRIU's own CUDA plug-in disables itself with only a warning, and one of another version ends
+the dump with an undefined symbol: GPU state is handled before CRIU is started."""
+
+GRACE_S = 5.0
+"""CRIU stops collecting by itself after the time allowed; only when it does not end this long afterwards is it killed."""
+
+_TAIL_BYTES = 256 * 1024
+_SCRUBBED = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/"}
+
+
+class Criu(msgspec.Struct, frozen=True):
+    """A CRIU that can be started. Made by `locate.find`."""
+
+    argv: tuple[str, ...]
+    version: str
+    origin: str
+    """Why this one, as a sentence."""
+    prefix: str | None = None
+    """The private prefix it comes from; None for the system's or one that was named."""
+    needs_prlimit_preload: bool = False
+    """This process lacks CAP_SYS_RESOURCE, so that a dump of another user's task needs `preload`."""
+    preload: str | None = None
+    """Library with the prlimit() that needs no capability; None when it is not needed or could not be made."""
+    network_lock: Literal["iptables", "nftables"] = "iptables"
+    """How established connections are held still during a dump. With nftables no other program has to be installed."""
+
+    @property
+    def program(self) -> str:
+        """Path of the CRIU binary itself."""
+        return self.argv[-1]
+
+
+class Action(enum.StrEnum):
+    """What CRIU is asked for."""
+
+    DUMP = "dump"
+    PRE_DUMP = "pre-dump"
+    RESTORE = "restore"
+    CHECK = "check"
+    LAZY_PAGES = "lazy-pages"
+    CPUINFO = "cpuinfo"
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of CRIU.
+
+    `images` and `work` are existing folders, `work` a private one: the log is written there as `log_name`. `options` follow the ones
+    that are set here, and are passed as they are. `pass_fds` are inherited under their own numbers, for `inherit_fd`.
+    """
+
+    action: Action
+    images: str
+    work: str
+    timeout_s: float
+    options: tuple[str, ...] = ()
+    pass_fds: tuple[int, ...] = ()
+    log_name: str | None = None
+    """Default: the action's name with ``.log``."""
+    verbosity: int = 4
+    action_script: str | None = None
+    """Path of a program that CRIU calls at each stage, named in CRTOOLS_SCRIPT_ACTION."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How one start of CRIU ended."""
+
+    action: Action
+    returncode: int
+    """Exit status, or the negative number of the signal that ended it."""
+    wall_s: float
+    log_path: str
+    timed_out: bool = False
+    cancelled: bool = False
+    explanation: Explanation | None = None
+    """Why it failed; None when it did not."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Tell whether CRIU did what was asked."""
+        return self.returncode == 0
+
+
+def inherit_fd(descriptor: int, resource: str) -> str:
+    """Return the option that gives the restored tree `descriptor` for `resource`, such as ``pipe:[1234]`` or ``tty[8800:a]``."""
+    return f"--inherit-fd=fd[{descriptor}]:{resource}"
+
+
+def external(resource: str) -> str:
+    """Return the option that makes a dump leave out `resource`, such as ``unix[1234]`` or ``tty[8800:a]``."""
+    return f"--external={resource}"
+
+
+def command(criu: Criu, call: Call) -> list[str]:
+    """Return the whole command line of `call`."""
+    verb = ["cpuinfo", "dump"] if call.action is Action.CPUINFO else [call.action.value]
+    arguments = [*_program(criu, call.action), *verb, "--no-default-config", f"-v{call.verbosity}"]
+    if call.action is not Action.CHECK:
+        arguments += ["-D", call.images]
+    arguments += ["-W", call.work, "-o", _log_name(call), "-L", PLUGINS]
+    if call.action in (Action.DUMP, Action.PRE_DUMP):
+        arguments += ["--timeout", str(max(1, math.ceil(call.timeout_s))), f"--network-lock={criu.network_lock}"]
+    if call.action_script:
+        arguments += ["--action-script", call.action_script]
+    return [*arguments, *call.options]
+
+
+def run(criu: Criu, call: Call) -> Result:
+    """Do `call` and wait for its end. Raises `errors.EnvironmentUnfit` when CRIU cannot be started at all."""
+    return start(criu, call).wait()
+
+
+def start(criu: Criu, call: Call) -> Running:
+    """Start `call` and return at once. Raises `errors.EnvironmentUnfit` when CRIU cannot be started at all."""
+    environment = dict(_SCRUBBED)
+    if criu.prefix is None and _wants_preload(criu, call.action):
+        environment["LD_PRELOAD"] = str(criu.preload)
+    speech = os.open(_speech_path(call), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            command(criu, call),
+            stdin=subprocess.DEVNULL,
+            stdout=speech,
+            stderr=speech,
+            env=environment,
+            pass_fds=call.pass_fds,
+            # What a dump writes is its owner's alone. A restore may not be given a mask: files that it makes again have theirs.
+            umask=0o077 if call.action in (Action.DUMP, Action.PRE_DUMP) else -1,
+        )
+    except OSError as error:
+        raise errors.EnvironmentUnfit(f"cannot start CRIU ({criu.program}): {error.strerror}", hint="see perdure doctor") from error
+    finally:
+        os.close(speech)
+    return Running(process, call)
+
+
+class Running:
+    """A CRIU that was started. Exactly one `wait` ends it; `cancel` may be called from another thread."""
+
+    def __init__(self, process: subprocess.Popen[bytes], call: Call) -> None:
+        self._process = process
+        self._call = call
+        self._began = time.monotonic()
+        self._pidfd = os.pidfd_open(process.pid)
+        self._cancelled = False
+
+    @property
+    def pid(self) -> int:
+        """PID of CRIU itself."""
+        return self._process.pid
+
+    def cancel(self) -> None:
+        """Ask CRIU to give up: a dump lets go of the tree, a restore removes what it made. `wait` returns afterwards."""
+        self._cancelled = True
+        # CRIU takes SIGALRM as the end of its time while it dumps, and then undoes what it did; any other signal would
+        # leave the tree to the kernel with CRIU's code still inside.
+        gentle = signal.SIGALRM if self._call.action in (Action.DUMP, Action.PRE_DUMP) else signal.SIGTERM
+        self._signal(gentle)
+
+    def wait(self) -> Result:
+        """Wait for the end, at most the call's time and the grace, and explain a failure."""
+        timed_out = False
+        try:
+            if not self._ended_within(self._call.timeout_s + GRACE_S):
+                timed_out = True
+                self._signal(signal.SIGKILL)
+            returncode = self._process.wait()
+        finally:
+            os.close(self._pidfd)
+        wall_s = time.monotonic() - self._began
+        return Result(
+            action=self._call.action,
+            returncode=returncode,
+            wall_s=wall_s,
+            log_path=os.path.join(self._call.work, _log_name(self._call)),
+            timed_out=timed_out,
+            cancelled=self._cancelled,
+            explanation=None if returncode == 0 else self._explain(returncode, timed_out=timed_out),
+        )
+
+    def _ended_within(self, limit_s: float) -> bool:
+        end = self._began + limit_s
+        cancelled_until: float | None = None
+        while True:
+            if self._cancelled and cancelled_until is None:
+                cancelled_until = time.monotonic() + GRACE_S
+            until = min(end, cancelled_until or end)
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            # A cancel comes from another thread: look for it now and then.
+            if select.select([self._pidfd], [], [], min(left, 0.5))[0]:
+                return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def _explain(self, returncode: int, *, timed_out: bool) -> Explanation:
+        said = _tail(os.path.join(self._call.work, _log_name(self._call))) + "\n" + _tail(_speech_path(self._call))
+        return log.explain(said, action=self._call.action.value, returncode=returncode, timed_out=timed_out, cancelled=self._cancelled)
+
+
+def _program(criu: Criu, action: Action) -> list[str]:
+    if criu.prefix is None or not _wants_preload(criu, action):
+        return list(criu.argv)
+    # Through the prefix's own loader, so that what CRIU starts itself does not inherit it.
+    loader, *rest = criu.argv
+    return [loader, "--preload", str(criu.preload), *rest]
+
+
+def _wants_preload(criu: Criu, action: Action) -> bool:
+    return criu.needs_prlimit_preload and criu.preload is not None and action in (Action.DUMP, Action.PRE_DUMP)
+
+
+def _log_name(call: Call) -> str:
+    return call.log_name or f"{call.action.value}.log"
+
+
+def _speech_path(call: Call) -> str:
+    return os.path.join(call.work, _log_name(call) + ".stderr")
+
+
+def _tail(path: str) -> str:
+    """Return the end of the file: a log at the highest verbosity is long, and the reason stands near its end."""
+    try:
+        with open(path, "rb") as handle:
+            handle.seek(max(0, Path(path).stat().st_size - _TAIL_BYTES))
+            return handle.read(_TAIL_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
