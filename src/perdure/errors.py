@@ -45,6 +45,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     ├── RestoreFailed               restore           20   the workload was not brought back; nothing was lost
     │   └── RestoreRefused          restore-refused   22   a check found what forbids it here; the findings are attached
     ├── WorkloadMissing             workload-missing  21   there is no such workload, checkpoint or process, or not any more
+    │   └── ProcessGone             process-gone      21   a process is not there, or not any more
     ├── WorkloadBusy                workload-busy     11   it is running already, here or elsewhere (retryable)
     └── LedgerError                 ledger            20   the effects ledger cannot be used
         ├── LedgerMissing           ledger-missing    10   there is none
@@ -90,6 +91,7 @@ __all__ = [
     "OutputError",
     "PartialResult",
     "PerdureError",
+    "ProcessGone",
     "QuantityError",
     "RestoreFailed",
     "RestoreRefused",
@@ -412,6 +414,12 @@ class WorkloadMissing(PerdureError):
 
     code = "workload-missing"
     exit_status = 21
+
+
+class ProcessGone(WorkloadMissing):
+    """A process is not there, or not any more: an expected outcome of looking at what may end at any time."""
+
+    code = "process-gone"
 
 
 class WorkloadBusy(PerdureError):
