@@ -15,8 +15,22 @@ from postgres import Server
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("PERDURE_TEST_SHARED", ROOT.parent / "shared"))
 
+
+def _lack_of_criu() -> str | None:
+    from perdure import errors
+    from perdure.base import settings
+    from perdure.checkpoint.criu import locate
+
+    try:
+        locate.find(locate.places(settings.load({}, working_directory=Path("/")), os.environ))
+    except errors.EnvironmentUnfit as error:
+        return f"{error} ({error.hint})"
+    return None
+
+
 # What a marked test needs: how to tell that it is there.
 _NEEDS: dict[str, Callable[[], str | None]] = {
+    "criu": _lack_of_criu,
     "chromium": lambda: None if shutil.which("chromium") or shutil.which("google-chrome") else "no Chromium on this machine",
     "slurm": lambda: (
         None
