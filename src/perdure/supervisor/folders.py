@@ -1,0 +1,105 @@
+"""Where a supervisor keeps things: the state folder, which stays, and the run folder, which a reboot empties. Called by all here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+
+_PRIVATE = 0o700
+_ENTERED = 0o711
+"""The workload may run as another user and reads its epoch there; the socket beside it has a mode of its own."""
+
+
+class Folders(msgspec.Struct, frozen=True):
+    """The two roots, absolute."""
+
+    state: Path
+    run: Path
+
+    @property
+    def database(self) -> Path:
+        """The one file of state."""
+        return self.state / "state.db"
+
+    @property
+    def cache(self) -> Path:
+        """What can be made anew: indexes and fingerprints of stores."""
+        return self.state / "cache"
+
+    def workload(self, name: str) -> Path:
+        """What stays of the workload `name`: its lock, its console's log."""
+        return self.state / "workloads" / name
+
+    def log(self, name: str) -> Path:
+        """Everything that the workload wrote to its standard streams."""
+        return self.workload(name) / "log"
+
+    def lock(self, name: str) -> Path:
+        """Held by the one supervisor of the workload."""
+        return self.workload(name) / "lock"
+
+    def messages(self, name: str) -> Path:
+        """What a supervisor in the background has to say."""
+        return self.workload(name) / "supervisor.log"
+
+    def live(self, name: str) -> Path:
+        """What there is of the workload while it runs."""
+        return self.run / name
+
+    def socket(self, name: str) -> Path:
+        """Where its supervisor listens."""
+        return self.live(name) / "control.sock"
+
+    def epoch_file(self, name: str) -> Path:
+        """The epoch of its life on line 1, its name on line 2."""
+        return self.live(name) / "epoch"
+
+    def make(self, name: str) -> None:
+        """Make the folders of the workload `name`. Raises `errors.OutputError`."""
+        for path, mode in (
+            (self.state, _PRIVATE),
+            (self.state / "workloads", _PRIVATE),
+            (self.workload(name), _PRIVATE),
+            (self.cache, _PRIVATE),
+            (self.run, 0o755),
+            (self.live(name), _ENTERED),
+        ):
+            _make(path, mode)
+
+
+def choose(*, state: str | None, run: str | None, environ: Mapping[str, str], uid: int) -> Folders:
+    """Return the folders for the settings `state` and `run-dir` (None: not set) and the user `uid`."""
+    home = environ.get("HOME", "/nonexistent")
+    if state is None:
+        state = "/var/lib/perdure" if uid == 0 else os.path.join(environ.get("XDG_STATE_HOME") or f"{home}/.local/state", "perdure")
+    if run is None:
+        private = environ.get("XDG_RUNTIME_DIR")
+        run = "/run/perdure" if uid == 0 else os.path.join(private, "perdure") if private else os.path.join(state, "run")
+    return Folders(Path(os.path.abspath(state)), Path(os.path.abspath(run)))
+
+
+def _make(path: Path, mode: int) -> None:
+    """Make the folder `path` with permissions `mode`; one that is there must be ours, not a link, and not writable by others."""
+    try:
+        try:
+            path.mkdir(mode=mode, parents=True)
+            path.chmod(mode)  # mkdir takes the umask off
+        except FileExistsError:
+            pass
+        found = os.lstat(path)
+    except OSError as error:
+        raise errors.OutputError(
+            f"cannot make {path}: {error.strerror}", hint="choose other folders: settings state and run-dir"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise errors.OutputError(f"{path} is not a folder", hint="choose other folders: settings state and run-dir")
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise errors.OutputError(
+            f"{path} can be changed by others: what is kept there could be exchanged", hint=f"make it yours alone: chown and chmod {mode:o}"
+        )

@@ -1,0 +1,82 @@
+"""What is said over a supervisor's socket: one JSON document a line. A request goes in; events and then one answer come out.
+
+Called by `control` on both of its sides.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.supervisor.record import LastCheckpoint
+from perdure.supervisor.wire import ErrorDocument
+
+MAX_LINE_BYTES = 1 << 16
+
+
+class Status(msgspec.Struct, frozen=True, tag="status"):
+    """How is the workload?"""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
+    """Save it now; with `stop`, give it up once that is durable."""
+
+    stop: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """End it without saving: first by SIGTERM, after `grace_s` seconds by SIGKILL."""
+
+    grace_s: float = 10.0
+
+
+Request = Status | Checkpoint | Stop
+
+
+class Event(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
+    """Something that goes on. `phase`: check, freeze, store, commit, committed, failed, ended, …"""
+
+    phase: str
+    workload: str
+    at_ns: int
+    text: str = ""
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    checkpoint: LastCheckpoint | None = None
+    durations_s: dict[str, float] = {}
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer", omit_defaults=True):
+    """The end of a request that was met."""
+
+    state: str
+    epoch: int
+    pid: int | None = None
+    phase: str | None = None
+    """What is going on besides: a checkpoint's phase; None: nothing."""
+    next_s: float | None = None
+    """Seconds until the next checkpoint by itself."""
+    checkpoint: LastCheckpoint | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """The end of a request that was not met."""
+
+    error: ErrorDocument
+
+
+Reply = Event | Answer | Refusal
+
+
+def encode(message: Request | Reply) -> bytes:
+    """Return `message` as a line."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_request(line: bytes) -> Request:
+    """Read a request. Raises `msgspec.DecodeError`."""
+    return msgspec.json.decode(line, type=Request)  # type: ignore[arg-type,return-value]
+
+
+def decode_reply(line: bytes) -> Reply:
+    """Read a reply. Raises `msgspec.DecodeError`."""
+    return msgspec.json.decode(line, type=Reply)  # type: ignore[arg-type,return-value]

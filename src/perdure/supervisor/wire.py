@@ -1,0 +1,46 @@
+"""Errors across a process boundary: as plain documents, and back. Called by the saver, the control socket and `run -d`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure import errors
+from perdure.model.finding import Finding
+
+
+class ErrorDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A deliberate error, as one process tells it to another."""
+
+    code: str
+    message: str
+    hint: str = ""
+    object_key: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+def document(error: errors.PerdureError) -> ErrorDocument:
+    """Return `error` as a document."""
+    return ErrorDocument(
+        code=error.code,
+        message=str(error),
+        hint=error.hint,
+        object_key=str(getattr(error, "object_key", "")),
+        findings=tuple(getattr(error, "findings", ())),
+    )
+
+
+def error(told: ErrorDocument) -> errors.PerdureError:
+    """Return the error that `told` speaks of; the base class for a code that is not known here."""
+    kind = _kinds(errors.PerdureError).get(told.code, errors.PerdureError)
+    if issubclass(kind, errors.StoreCorrupt | errors.ObjectMissing):
+        return kind(told.message, hint=told.hint, object_key=told.object_key)
+    if issubclass(kind, errors.CheckpointRefused | errors.RestoreRefused):
+        return kind(told.message, hint=told.hint, findings=told.findings)
+    return kind(told.message, hint=told.hint)
+
+
+def _kinds(base: type[errors.PerdureError]) -> dict[str, type[errors.PerdureError]]:
+    found = {base.code: base}
+    for kind in base.__subclasses__():
+        found |= _kinds(kind)
+    return found
