@@ -48,8 +48,18 @@ def test_a_clock_that_jumps_ahead_leaves_the_newest():
 
 
 def test_damaged_ones_do_not_count_and_the_newest_good_one_stays():
-    some = [Candidate(one.id, one.created_ns, damaged=one.id.sequence > 3) for one in candidates()]
+    some = [Candidate(one.id, one.created_ns, damaged="flipped" if one.id.sequence > 3 else None) for one in candidates()]
     decisions = retention.choose(some, Rules(keep_last=1), now_ns=0)
+    assert kept(decisions) == ["a@1.3", "a@1.4", "a@1.5"]
+    assert decisions[-1].reason == "damaged, kept until that is asked to go: flipped"
+    decisions = retention.choose(some, Rules(damaged=True), now_ns=0, pinned=[some[3].id])
+    assert kept(decisions) == ["a@1.1", "a@1.2", "a@1.3", "a@1.4"]
+    assert decisions[-1].reason == "damaged: flipped"
+
+
+def test_what_a_newer_version_made_is_left_alone():
+    some = [Candidate(one.id, one.created_ns, foreign=one.id.sequence > 3) for one in candidates()]
+    decisions = retention.choose(some, Rules(keep_last=1, max_bytes=0, damaged=True), now_ns=0)
     assert kept(decisions) == ["a@1.3", "a@1.4", "a@1.5"]
 
 
@@ -89,12 +99,15 @@ def test_a_rule_out_of_range_is_refused(rules):
 
 PACKS = st.frozensets(st.sampled_from("uvwxyz"), max_size=4)
 IDS = st.builds(CheckpointId, st.sampled_from("ab"), st.integers(1, 3), st.integers(1, 4))
-STORES = st.dictionaries(IDS, st.builds(lambda t, p, d: (t, p, d), st.integers(0, 100), PACKS, st.booleans()), max_size=12)
+STORES = st.dictionaries(
+    IDS, st.builds(lambda t, p, d: (t, p, d), st.integers(0, 100), PACKS, st.sampled_from([None, None, "x"])), max_size=12
+)
 RULES = st.builds(
     Rules,
     keep_last=st.none() | st.integers(1, 4),
     keep_for_s=st.none() | st.floats(0, 1e-7),
     max_bytes=st.none() | st.integers(0, 40),
+    damaged=st.booleans(),
 )
 
 
@@ -108,21 +121,17 @@ def test_what_no_rule_breaks(store, rules, in_use, pinned, now_ns):
     assert all(one.reason for one in decisions)
     assert (set(store) & (in_use | pinned)) <= stay
     for workload in "ab":
-        good = sorted(one.id for one in every if one.id.workload == workload and not one.damaged)
+        good = sorted(one.id for one in every if one.id.workload == workload and one.is_good)
         assert not good or good[-1] in stay
     by_id = {one.id: one for one in every}
     if rules.max_bytes is None:
         if rules.keep_last is None and rules.keep_for_s is None:
-            assert stay == set(store)
+            assert {one.id for one in every if one.is_good} <= stay
         return
     # Either it fits, or no more than the protected ones' packs are left.
     left = retention.kept_bytes([by_id[one] for one in stay], sizes)
-    newest = {
-        max(one.id for one in every if one.id.workload == w and not one.damaged)
-        for w in "ab"
-        if any(one.id.workload == w and not one.damaged for one in every)
-    }
-    protected = [one for one in every if one.id in in_use | pinned | newest]
+    newest = {max(ids) for w in "ab" if (ids := [one.id for one in every if one.id.workload == w and one.is_good])}
+    protected = [one for one in every if one.id in in_use | pinned | newest or one.damaged]
     assert left <= max(rules.max_bytes, retention.kept_bytes(protected, sizes))
     # And nothing was removed for size that would still fit.
     for decision in decisions:

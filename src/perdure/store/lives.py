@@ -22,7 +22,7 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId, Life, LifeEnd, check_name
-from perdure.store import layout, records
+from perdure.store import documents, layout
 from perdure.store.owners import Owner, Quiet, Surroundings
 from perdure.store.repository import Repository
 
@@ -154,7 +154,7 @@ def begin(
     owner = surroundings.owner("run")
     begun = Begun(_life(workload, epoch, restored_from, owner, surroundings), owner, ttl_s)
     try:
-        records.write(repository, layout.life_key(workload, epoch), begun, replace=False)
+        documents.write(repository, layout.life_key(workload, epoch), begun, replace=False)
     except errors.ObjectExists:
         raise errors.WorkloadBusy(f"{workload} is being started by another process", hint=f"see perdure ps {workload}") from None
     since_s = surroundings.now_s()
@@ -186,9 +186,16 @@ def every(repository: Repository, workload: str) -> tuple[Life, ...]:
     return tuple(life for life in found if life is not None)
 
 
+def ended_with_lease(repository: Repository, workload: str) -> tuple[int, ...]:
+    """Return the epochs of lives that have an end and still a lease, from keys alone. Such a lease says nothing any more."""
+    ended = {layout.epoch_of(info.key) for info in repository.backend.list(layout.ends(workload))}
+    leased = (layout.epoch_of(info.key) for info in repository.backend.list(layout.leases(workload)))
+    return tuple(epoch for epoch in leased if epoch and epoch in ended)
+
+
 def _whole(repository: Repository, workload: str, epoch: int) -> Life | None:
     """Return the life with its end; None for one that was withdrawn."""
-    life = records.read(repository, layout.life_key(workload, epoch), Begun).life
+    life = documents.read(repository, layout.life_key(workload, epoch), Begun).life
     ended = _read_end(repository, workload, epoch)
     if ended is None:
         return life
@@ -248,7 +255,7 @@ def _without_end(repository: Repository, workload: str) -> list[_Seen]:
             continue
         begun = None
         with contextlib.suppress(errors.StoreCorrupt, errors.ObjectMissing):
-            begun = records.read(repository, layout.life_key(workload, epoch), Begun)
+            begun = documents.read(repository, layout.life_key(workload, epoch), Begun)
         found.append(_Seen(epoch, begun))
     return found
 
@@ -278,7 +285,7 @@ def _epochs(repository: Repository, workload: str) -> list[int]:
 def _read_end(repository: Repository, workload: str, epoch: int) -> Ended | None:
     """Return how a life ended; None: it has no end. Raises `errors.StoreCorrupt`."""
     try:
-        return records.read(repository, layout.end_key(workload, epoch), Ended)
+        return documents.read(repository, layout.end_key(workload, epoch), Ended)
     except errors.ObjectMissing:
         return None
 
@@ -294,17 +301,17 @@ def _end_if_readable(repository: Repository, workload: str, epoch: int) -> Ended
 def _write_end(repository: Repository, workload: str, epoch: int, ended: Ended) -> None:
     # The first end that was written counts: whoever writes another one knows less.
     with contextlib.suppress(errors.ObjectExists):
-        records.write(repository, layout.end_key(workload, epoch), ended, replace=False)
+        documents.write(repository, layout.end_key(workload, epoch), ended, replace=False)
 
 
 def _write_lease(repository: Repository, workload: str, epoch: int, lease: Lease) -> None:
-    records.write(repository, layout.lease_key(workload, epoch), lease, replace=True)
+    documents.write(repository, layout.lease_key(workload, epoch), lease, replace=True)
 
 
 def _lease(repository: Repository, workload: str, epoch: int) -> Lease | None:
     """Return the lease as it is now; None for one that is missing or cannot be read: both change when the life renews it."""
     try:
-        return records.read(repository, layout.lease_key(workload, epoch), Lease)
+        return documents.read(repository, layout.lease_key(workload, epoch), Lease)
     except (errors.ObjectMissing, errors.StoreCorrupt):
         return None
 

@@ -20,7 +20,7 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
-from perdure.store import layout, records
+from perdure.store import documents, layout
 from perdure.store.owners import Owner, Quiet, Surroundings
 from perdure.store.repository import Repository
 
@@ -130,7 +130,7 @@ class Lock:
         is_taken = False
         try:
             # The name is ours alone, so replacing is as good as creating, and can be done again after a lost answer.
-            records.write(self._repository, self._key, self._record, replace=True)
+            documents.write(self._repository, self._key, self._record, replace=True)
             self._believed_since_s = since_s
             found = others.look()
             is_taken = found is None and self._is_believed()
@@ -165,7 +165,7 @@ class Lock:
         self._check()
         since_s = self._surroundings.now_s()
         record = msgspec.structs.replace(self._record, counter=self._record.counter + 1)
-        records.write(self._repository, self._key, record, replace=True)
+        documents.write(self._repository, self._key, record, replace=True)
         self._record = record
         if not self._is_believed():
             # It took so long that somebody may have called the lock left behind, and this very call may have brought it back.
@@ -301,7 +301,7 @@ class _Others:
 def _read(repository: Repository, key: str) -> Held | None:
     """Return the lock at `key`; None when it has just been given back."""
     try:
-        return Held(key, records.read(repository, key, Record))
+        return Held(key, documents.read(repository, key, Record))
     except errors.ObjectMissing:
         return None
     except errors.StoreCorrupt:

@@ -2,7 +2,8 @@
 
 Three rules, each optional. `keep_last` and `keep_for_s` each keep (one suffices); what neither keeps is removed. With neither, all are
 kept. `max_bytes` then removes the oldest until the rest fits. Above every rule stand the protections: the newest good checkpoint of a
-workload, pinned ones, and ones in use are never removed.
+workload, pinned ones, and ones in use are never removed. Those that are damaged count for nothing and go only when that is asked for:
+no routine destroys what somebody may still want to look at.
 
 Within a workload "newer" is the order of epochs and sequences, never of clocks. Only `keep_for_s` reads the time of day, since it is
 about it: a clock that is wrong can make it keep less, down to what the protections keep.
@@ -27,6 +28,8 @@ class Rules(msgspec.Struct, frozen=True):
     """Those younger than this, in seconds, at least 0."""
     max_bytes: int | None = None
     """Bytes of all packs that the kept ones name, each pack once, at least 0."""
+    damaged: bool = False
+    """Remove those that are damaged."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -36,8 +39,15 @@ class Candidate(msgspec.Struct, frozen=True):
     created_ns: int
     packs: frozenset[str] = frozenset()
     """Keys of the packs it names."""
-    damaged: bool = False
-    """It is known that it cannot be restored."""
+    damaged: str | None = None
+    """Why it cannot be restored; None: nothing is known to be wrong with it."""
+    foreign: bool = False
+    """A newer Perdure made it: nothing more is known of it here."""
+
+    @property
+    def is_good(self) -> bool:
+        """Tell whether it counts as one that can be restored here."""
+        return self.damaged is None and not self.foreign
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -75,14 +85,14 @@ def choose(
     """
     check(rules)
     ordered = sorted(candidates, key=lambda one: one.id)
-    protected = _protected(ordered, frozenset(in_use), frozenset(pinned))
+    protected = _protected(ordered, rules, frozenset(in_use), frozenset(pinned))
     decided: dict[CheckpointId, Decision] = {}
     for workload in dict.fromkeys(one.id.workload for one in ordered):
         newer_good = 0
         for one in reversed([one for one in ordered if one.id.workload == workload]):
             reason = protected.get(one.id) or _wanted(one, newer_good, rules, now_ns)
-            decided[one.id] = Decision(one.id, reason is not None, reason or _unwanted(rules))
-            newer_good += not one.damaged
+            decided[one.id] = Decision(one.id, reason is not None, reason or _unwanted(one, rules))
+            newer_good += one.is_good
     if rules.max_bytes is not None:
         free = [one for one in ordered if decided[one.id].keep and one.id not in protected]
         packs = _Packs(pack_bytes)
@@ -99,9 +109,11 @@ def kept_bytes(candidates: Iterable[Candidate], pack_bytes: Mapping[str, int]) -
     return sum(pack_bytes.get(pack, 0) for pack in frozenset[str]().union(*(one.packs for one in candidates)))
 
 
-def _protected(ordered: Sequence[Candidate], in_use: frozenset[CheckpointId], pinned: frozenset[CheckpointId]) -> dict[CheckpointId, str]:
+def _protected(
+    ordered: Sequence[Candidate], rules: Rules, in_use: frozenset[CheckpointId], pinned: frozenset[CheckpointId]
+) -> dict[CheckpointId, str]:
     """Say which are never removed, and why."""
-    newest = {one.id.workload: one.id for one in ordered if not one.damaged}
+    newest = {one.id.workload: one.id for one in ordered if one.is_good}
     reasons = {}
     for one in ordered:
         if one.id in pinned:
@@ -110,10 +122,16 @@ def _protected(ordered: Sequence[Candidate], in_use: frozenset[CheckpointId], pi
             reasons[one.id] = "in use"
         elif newest.get(one.id.workload) == one.id:
             reasons[one.id] = "newest good one of its workload"
+        elif one.foreign:
+            reasons[one.id] = "made by a newer Perdure"
+        elif one.damaged is not None and not rules.damaged:
+            reasons[one.id] = f"damaged, kept until that is asked to go: {one.damaged}"
     return reasons
 
 
 def _wanted(one: Candidate, newer_good: int, rules: Rules, now_ns: int) -> str | None:
+    if one.damaged is not None:
+        return None
     if rules.keep_last is None and rules.keep_for_s is None:
         return "no rule removes it"
     if rules.keep_last is not None and newer_good < rules.keep_last:
@@ -123,7 +141,9 @@ def _wanted(one: Candidate, newer_good: int, rules: Rules, now_ns: int) -> str |
     return None
 
 
-def _unwanted(rules: Rules) -> str:
+def _unwanted(one: Candidate, rules: Rules) -> str:
+    if one.damaged is not None:
+        return f"damaged: {one.damaged}"
     reasons = []
     if rules.keep_last is not None:
         reasons.append(f"not among the last {rules.keep_last}")

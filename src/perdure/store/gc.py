@@ -1,0 +1,159 @@
+"""Garbage collection: deleting the packs that no manifest names. Called by `perdure store gc`.
+
+Nothing is deleted unless every manifest could be read: one that cannot be may name any pack. It works alone in the store, under the
+exclusive lock, and asks before each batch whether it still is. A crash anywhere leaves some garbage, which the next run deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from perdure import errors
+from perdure.model.checkpoint import CheckpointId
+from perdure.store import layout, lives, locks
+from perdure.store.backends.contract import ObjectInfo
+from perdure.store.layout import Kind
+from perdure.store.locks import Lock
+from perdure.store.owners import Surroundings
+from perdure.store.repository import Repository
+
+BATCH = 128
+"""Packs deleted between two looks at the lock and at the manifests: about 2 GiB, a second or two of an object store's time."""
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What a collection did, or would do."""
+
+    removed_packs: int
+    freed_bytes: int
+    kept_packs: int
+    kept_bytes: int
+    missing_packs: int
+    """Named by a manifest and not there: see `verify`."""
+    removed_leases: int
+    """Leases of lives that have ended."""
+
+
+def collect(
+    repository: Repository,
+    *,
+    surroundings: Surroundings,
+    wait_s: float = locks.PATIENCE_S,
+    waiting: locks.Waiting | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Collected:
+    """Delete every pack that no manifest names, and what else is left over: leases of ended lives, temporary files of dead writers.
+
+    Waits at most `wait_s` seconds for running checkpoints and restores. `progress` is told how many of how many packs are deleted.
+
+    Raises `errors.StoreLocked`, also when the lock is lost half-way; `errors.StoreCorrupt` or `errors.StoreFormat` when a manifest cannot
+    be read, which `object_key` names: nothing was deleted then.
+    """
+    with locks.exclusive(repository, purpose="gc", surroundings=surroundings, wait_s=wait_s, waiting=waiting) as lock:
+        there, named = _survey(repository)
+        garbage = [info for info in there if info.key not in named.packs]
+        removed = _delete(repository, lock, named, garbage, progress)
+        leases = _old_leases(repository)
+        lock.require()
+        for key in leases:
+            repository.backend.delete(key)
+        repository.backend.create()  # sweeps temporary files that nobody writes any more
+    return _result(there, removed, named, leases)
+
+
+def survey(repository: Repository) -> Collected:
+    """Return what `collect` would do, and delete nothing. Without a lock: packs of a checkpoint that is being written count as garbage.
+
+    Raises as `collect`, but for locks.
+    """
+    there, named = _survey(repository)
+    return _result(there, [info for info in there if info.key not in named.packs], named, _old_leases(repository))
+
+
+class _Named:
+    """The packs that manifests name, and which manifests were read."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._read: set[str] = set()
+        self.packs: set[str] = set()
+
+    def read_new(self) -> None:
+        """Read the manifests that were not there at the last call. Raises `errors.StoreCorrupt` and `errors.StoreFormat`."""
+        for info in self._repository.backend.list(layout.WORKLOADS):
+            if info.key not in self._read and "/manifests/" in info.key:
+                self.packs |= self._packs_of(info.key)
+                self._read.add(info.key)
+
+    def _packs_of(self, key: str) -> frozenset[str]:
+        checkpoint = layout.checkpoint_of(key)
+        if checkpoint is None:
+            raise errors.StoreCorrupt(
+                f"{key} lies among the manifests and is not one: no pack is deleted while it may name some",
+                hint="find out whose it is, and remove it if it is nobody's",
+                object_key=key,
+            )
+        try:
+            return self._repository.packs_of(checkpoint)
+        except errors.WorkloadMissing:
+            return frozenset()  # removed a moment ago
+        except errors.StoreCorrupt as error:
+            raise _unreadable(checkpoint, key, error) from error
+
+
+def _unreadable(checkpoint: CheckpointId, key: str, error: errors.StoreCorrupt) -> errors.StoreCorrupt:
+    return errors.StoreCorrupt(
+        f"the manifest of {checkpoint} cannot be read, so nobody knows which packs it needs, and none is deleted: {error}",
+        hint=f"bring {key} back from a copy of the store, or give the checkpoint up: perdure store prune --damaged",
+        object_key=error.object_key or key,
+    )
+
+
+def _survey(repository: Repository) -> tuple[list[ObjectInfo], _Named]:
+    # Packs first: what is written from now on is not in the list, whatever becomes of the lock.
+    there = [info for info in repository.backend.list(layout.PACKS) if layout.kind_of(info.key) is Kind.PACK]
+    named = _Named(repository)
+    named.read_new()
+    return there, named
+
+
+def _delete(
+    repository: Repository, lock: Lock, named: _Named, garbage: Sequence[ObjectInfo], progress: Callable[[int, int], None]
+) -> list[ObjectInfo]:
+    removed: list[ObjectInfo] = []
+    with ThreadPoolExecutor(max_workers=max(1, repository.backend.parallel)) as pool:
+        for batch in _batches(garbage):
+            # The lock says that nobody writes. Should a clock have lied to it, a manifest that came meanwhile still saves its packs.
+            lock.require()
+            named.read_new()
+            chosen = [info for info in batch if info.key not in named.packs]
+            for info, _ in zip(chosen, pool.map(repository.backend.delete, [info.key for info in chosen]), strict=True):
+                removed.append(info)
+                progress(len(removed), len(garbage))
+    return removed
+
+
+def _batches(garbage: Sequence[ObjectInfo]) -> Iterator[Sequence[ObjectInfo]]:
+    for start in range(0, len(garbage), BATCH):
+        yield garbage[start : start + BATCH]
+
+
+def _old_leases(repository: Repository) -> list[str]:
+    """Return the keys of leases whose life has an end."""
+    return [layout.lease_key(name, epoch) for name in repository.workloads() for epoch in lives.ended_with_lease(repository, name)]
+
+
+def _result(there: Sequence[ObjectInfo], removed: Iterable[ObjectInfo], named: _Named, leases: Sequence[str]) -> Collected:
+    gone = {info.key for info in removed}
+    kept = [info for info in there if info.key not in gone]
+    return Collected(
+        removed_packs=len(gone),
+        freed_bytes=sum(info.size_bytes for info in there if info.key in gone),
+        kept_packs=len(kept),
+        kept_bytes=sum(info.size_bytes for info in kept),
+        missing_packs=len(named.packs - {info.key for info in there}),
+        removed_leases=len(leases),
+    )
