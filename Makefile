@@ -5,12 +5,12 @@ PYTEST_ARGS ?=
 REQUIRE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench lock wheel clean fuzz
+.PHONY: help demo test test-apps check docs bench lock wheel clean fuzz
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-demo: ## set up .venv, simulate a fleet's history and print its verdicts
+demo: ## set up .venv, print a fleet's verdicts, kill a training and bring it back
 	@scripts/setup run
 	@scripts/demo
 
@@ -18,6 +18,11 @@ test: ## set up everything and run every check and test
 	@scripts/setup test
 	@$(PY) scripts/check
 	@$(PY) -m pytest $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
+
+test-apps: ## checkpoint, kill and bring back every application of the matrix
+	@scripts/setup test
+	@scripts/setup apps
+	@$(PY) -m pytest -n0 -m 'criu' tests/apps $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
 
 check: ## formatting, lint, types, layers, generated files, docs: no tests
 	@scripts/setup test
@@ -44,4 +49,4 @@ wheel: ## build the wheel into dist/
 	@$(PY) -m hatchling build -t wheel -d dist
 
 clean: ## remove what the targets made
-	rm -rf .venv .venv-bench build dist demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-apps build dist demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
