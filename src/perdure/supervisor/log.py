@@ -63,6 +63,11 @@ def stretches(log: Path, limit_bytes: int) -> list[tuple[int, int, int]]:
     return [(stream, start, end - start) for (stream, start), end in zip(changes, ends, strict=True) if end > start]
 
 
+def encode(told: list[tuple[int, int, int]]) -> bytes:
+    """Return what ``log.streams`` holds for the stretches `told`."""
+    return b"".join(_CHANGE.pack(stream, start) for stream, start, _ in told)
+
+
 def _changes(log: Path) -> list[tuple[int, int]]:
     try:
         content = streams_path(log).read_bytes()
@@ -85,7 +90,7 @@ def cut(log: Path, size_bytes: int, *, aside: Path) -> int:
         tail_bytes = os.fstat(descriptor).st_size - size_bytes
         if tail_bytes > 0:
             _copy(descriptor, size_bytes, tail_bytes, aside)
-            told = b"".join(_CHANGE.pack(stream, start) for stream, start, _ in stretches(log, size_bytes))
+            told = encode(stretches(log, size_bytes))
             os.ftruncate(descriptor, size_bytes)
             files.write_bytes(streams_path(log), told)
     finally:

@@ -74,9 +74,9 @@ def encode(message: Request | Reply) -> bytes:
 
 def decode_request(line: bytes) -> Request:
     """Read a request. Raises `msgspec.DecodeError`."""
-    return msgspec.json.decode(line, type=Request)  # type: ignore[arg-type,return-value]
+    return msgspec.json.decode(line, type=Request)
 
 
 def decode_reply(line: bytes) -> Reply:
     """Read a reply. Raises `msgspec.DecodeError`."""
-    return msgspec.json.decode(line, type=Reply)  # type: ignore[arg-type,return-value]
+    return msgspec.json.decode(line, type=Reply)

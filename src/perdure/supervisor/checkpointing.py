@@ -1,0 +1,175 @@
+"""One checkpoint after another, never two at once: checked, frozen, dumped, stored, committed. Called by `keeper`.
+
+The workload runs on from the end of the dump, unless it is to be given up afterwards; it is given up only after the commit. However a
+checkpoint ends, nothing of it stays behind but what was committed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.model.checkpoint import CheckpointId, Manifest
+from perdure.supervisor import engine, saver
+from perdure.supervisor.console import Console
+from perdure.supervisor.jobs import Job
+from perdure.supervisor.life import Life
+from perdure.supervisor.messages import Event
+from perdure.supervisor.reactor import Reactor, now_s
+from perdure.supervisor.record import Operation
+from perdure.supervisor.saving import Saving
+from perdure.supervisor.triggers import Due
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A checkpoint that is durable."""
+
+    due: Due
+    manifest: Manifest
+    whole_s: float
+    """From the trigger until it was durable."""
+    checkpoints: int | None
+    """How many the workload has now."""
+    problem: errors.PerdureError | None
+    """What went wrong afterwards: older ones were not removed."""
+
+
+Ended = Callable[[Due, Done | errors.PerdureError], None]
+
+
+class Checkpointing:
+    """Makes the checkpoints of one life. `ended` is called once for each `begin`; `tell` is told of what goes on."""
+
+    def __init__(self, life: Life, reactor: Reactor, console: Console, *, tell: Callable[[Event], None], ended: Ended) -> None:
+        self._life = life
+        self._reactor = reactor
+        self._console = console
+        self._tell = tell
+        self._ended = ended
+        self._sequence = 0
+        self._saving: Saving | None = None
+        self._dumping: engine.Dumping | None = None
+        self._operation: Operation | None = None
+        self._cancelled = ""
+        self.phase: str | None = None
+        """What is going on; None: nothing."""
+
+    def begin(self, due: Due) -> None:
+        """Begin the checkpoint `due`. None may be going on."""
+        self._sequence += 1
+        self._cancelled = ""
+        self._began_s = now_s()
+        checkpoint = CheckpointId(self._life.name, self._life.epoch, self._sequence)
+        self._operation = self._life.database.begin(
+            Operation(
+                number=0,
+                workload=self._life.name,
+                kind="checkpoint",
+                began_ns=time.time_ns(),
+                pid=self._life.tree.pid,
+                start_ticks=self._life.tree.start_ticks,
+                boot_id=self._life.record.boot_id,
+            )
+        )
+        self._enter("check")
+        dumping = engine.Dumping(self._life, self._console, checkpoint, due, tell=self._told_by_dump)
+        self._dumping = dumping
+        Job(self._reactor, "perdure-dump", dumping.run, lambda dumped, problem: self._dumped(due, dumped, problem))
+
+    def cancel(self, reason: str) -> None:
+        """End what is going on, if anything. `ended` is told soon, of a failure unless it was durable already."""
+        if self.phase is None:
+            return
+        self._cancelled = self._cancelled or reason
+        if self._saving is not None:
+            self._saving.cancel(reason)
+        elif self._dumping is not None:
+            self._dumping.cancel()
+
+    def _told_by_dump(self, phase: str, staging: str | None) -> None:
+        """From the dump's thread: it has come to `phase`."""
+        self._reactor.post(lambda: self._note(phase, staging))
+
+    def _note(self, phase: str, staging: str | None) -> None:
+        if self._operation is not None and staging is not None:
+            self._operation = msgspec.structs.replace(self._operation, staging=staging)
+            self._life.database.amend(self._operation)
+        self._enter(phase)
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self._tell(Event(phase, self._life.name, time.time_ns()))
+
+    def _dumped(self, due: Due, dumped: engine.Dumped | None, problem: BaseException | None) -> None:
+        self._dumping = None
+        if dumped is None:
+            self._finish(due, None, _as_ours(problem))
+        elif self._cancelled:
+            self._finish(due, None, errors.CheckpointFailed(f"it was ended: {self._cancelled}"))
+        else:
+            try:
+                self._store(due, dumped)
+            except OSError as error:
+                self._finish(due, None, errors.CheckpointFailed(f"cannot start storing it: {error}"))
+
+    def _store(self, due: Due, dumped: engine.Dumped) -> None:
+        request = saver.Request(
+            place=self._life.place,
+            manifest=dumped.manifest,
+            images=dumped.images,
+            items=dumped.items,
+            log=str(self._life.folders.log(self._life.name)),
+            staging=dumped.staging,
+            keep=self._life.options.keep,
+            parent=os.getpid(),
+        )
+        self._enter("store")
+        self._saving = Saving(
+            self._reactor,
+            request,
+            Path(dumped.staging),
+            heard=self._heard,
+            ended=lambda committed, error: self._finish(due, committed, error),
+        )
+
+    def _heard(self, progress: saver.Progress) -> None:
+        self.phase = progress.phase
+        self._tell(Event(progress.phase, self._life.name, time.time_ns(), done_bytes=progress.done_bytes, total_bytes=progress.total_bytes))
+
+    def _finish(self, due: Due, committed: saver.Committed | None, error: errors.PerdureError | None) -> None:
+        saving, self._saving = self._saving, None
+        self.phase = None
+        if due.stop and committed is None:
+            engine.let_go_on(self._life.tree)
+        operation, self._operation = self._operation, None
+        if operation is not None:
+            if operation.staging is not None:
+                shutil.rmtree(operation.staging, ignore_errors=True)
+            self._life.database.end(operation)
+        if committed is not None:
+            self._ended(due, Done(due, committed.manifest, now_s() - self._began_s, saving.checkpoints if saving else None, error))
+        else:
+            self._ended(due, error or errors.CheckpointFailed("it was not stored"))
+
+
+def _as_ours(problem: BaseException | None) -> errors.PerdureError:
+    """Return what to tell of a dump that raised `problem`. The workload goes on even where the fault is ours."""
+    match problem:
+        case errors.PerdureError():
+            return problem
+        case OSError():
+            return errors.CheckpointFailed(f"cannot dump it: {problem}")
+        case None:
+            return errors.CheckpointFailed("nothing was dumped")
+    if os.environ.get("PERDURE_DEBUG"):
+        traceback.print_exception(problem)
+    return errors.CheckpointFailed(
+        f"a fault in Perdure: {type(problem).__name__}: {problem}", hint="run again with PERDURE_DEBUG=1 and report what it prints"
+    )

@@ -1,0 +1,90 @@
+"""The store that a workload's checkpoints go to: opened, and made when there is none. Called by `supervise`, the saver and the commands."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.base.proc import mounts
+from perdure.store.backends.address import open_backend
+from perdure.store.backends.contract import Backend
+from perdure.store.repository import Repository
+
+_MOST_KEY_BYTES = 1 << 20
+_LOCAL_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "bcachefs"})
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A store and how to open it. Can be handed to another process: it holds no secret."""
+
+    url: str
+    """A folder's absolute path, or ``s3://BUCKET/PREFIX``."""
+    key_file: str | None
+    cache: str
+    """Folder for what can be made anew, of all stores."""
+    threads: int
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether no other machine can reach the store: a folder on a local file system."""
+        if "://" in self.url and not self.url.startswith("file://"):
+            return False
+        path = os.path.realpath(self.url.removeprefix("file://"))
+        found = mounts.covering(path, mounts.of(os.getpid()))
+        return found is not None and found.kind in _LOCAL_KINDS
+
+
+@contextlib.contextmanager
+def opened(place: Place, *, create: bool = False) -> Iterator[Repository]:
+    """Open the store at `place` while the block runs; with `create`, one that is missing is made.
+
+    Raises `errors.StoreMissing`, `errors.StoreKeyWrong` and the other errors of a store.
+    """
+    backend = open_backend(place.url)
+    try:
+        yield _open(place, backend, create)
+    finally:
+        backend.close()
+
+
+def _open(place: Place, backend: Backend, create: bool) -> Repository:
+    key = read_key(place.key_file)
+    cache = Path(place.cache) / hashlib.blake2b(place.url.encode(), digest_size=8).hexdigest()
+    try:
+        return Repository.open(backend, key=key, cache=cache, threads=place.threads, random=os.urandom)
+    except errors.StoreMissing:
+        if not create:
+            raise
+    backend.create()
+    try:
+        return Repository.create(
+            backend,
+            key=key,
+            secret=os.urandom(32),
+            repository_id=secrets.token_hex(16),
+            cache=cache,
+            threads=place.threads,
+            random=os.urandom,
+        )
+    except errors.ObjectExists:  # somebody else made it at the same moment
+        return Repository.open(backend, key=key, cache=cache, threads=place.threads, random=os.urandom)
+
+
+def read_key(path: str | None) -> bytes | None:
+    """Return what the key file at `path` holds; None without one. Raises `errors.InputMissing`, `errors.InputDenied`."""
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(_MOST_KEY_BYTES + 1)
+    except PermissionError as error:
+        raise errors.InputDenied(f"cannot read the key file {path}", hint="give one that you may read") from error
+    except OSError as error:
+        raise errors.InputMissing(f"cannot read the key file {path}: {error.strerror}", hint="see the setting key-file") from error

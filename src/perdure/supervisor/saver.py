@@ -1,0 +1,234 @@
+"""The process that stores a dumped checkpoint, apart from the supervisor: slow, polite, and killable at any time.
+
+Started by `saving` as ``python -m perdure.supervisor.saver REQUEST``. It says what it does on stdout, one JSON document a line, and ends
+with 0 once the checkpoint is durable. Nothing of a checkpoint is visible before, whenever this process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.checkpoint import images
+from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, StoredFile
+from perdure.store import gc, locks, prune
+from perdure.store.owners import Linux
+from perdure.store.repository import Repository
+from perdure.store.retention import Rules
+from perdure.supervisor import log, place, wire
+
+LOG = "console/log"
+LOG_STREAMS = "console/log.streams"
+
+_NICENESS = 19
+_COLLECTED_EVERY = 10
+"""In a store in the network, listing everything costs time and money: packs that nobody needs are deleted after this many checkpoints."""
+_EVERY_S = 0.2
+"""Progress is told this often at most."""
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "ppc64le": 273, "riscv64": 30, "s390x": 282}
+_IOPRIO_IDLE = 3 << 13
+_IOPRIO_WHO_PROCESS = 1
+_OOM_SCORE = "500"
+"""Under memory pressure this process goes before any workload: it can be done again."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One file that goes into the checkpoint."""
+
+    name: str
+    """In the checkpoint."""
+    path: str
+    """Where it lies now, absolute."""
+    part: Part
+    mode: int = 0o600
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be stored."""
+
+    place: place.Place
+    manifest: Manifest
+    """Complete but for sizes, files and the durations of storing."""
+    images: str
+    """Folder of the process images, absolute."""
+    items: tuple[Item, ...]
+    """Everything but the log, the images too."""
+    log: str
+    """The console's log, absolute. It goes on growing: only the manifest's `log_bytes` are stored."""
+    staging: str
+    """A folder of our own, on the disk or in the memory that holds the images."""
+    keep: int
+    """Checkpoints of the workload to keep afterwards."""
+    parent: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far it is. `phase`: open, store, commit, prune."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int
+
+
+class Committed(msgspec.Struct, frozen=True, tag="committed"):
+    """The checkpoint is durable."""
+
+    manifest: Manifest
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """It was not stored; or, after `Committed`, older ones could not be removed."""
+
+    error: wire.ErrorDocument
+
+
+class Pruned(msgspec.Struct, frozen=True, tag="pruned"):
+    """Older checkpoints were looked through."""
+
+    checkpoints: int
+    """As many of the workload there are now."""
+
+
+Said = Progress | Committed | Failed | Pruned
+
+
+def main(arguments: list[str]) -> int:
+    """Store what the request file `arguments[0]` says. Returns the exit status."""
+    request = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Request)
+    _be_polite(request.parent)
+    try:
+        _store(request)
+    except errors.PerdureError as error:
+        _say(Failed(wire.document(error)))
+        return error.exit_status
+    except OSError as error:
+        _say(Failed(wire.document(errors.CheckpointFailed(f"cannot read what was dumped: {error}"))))
+        return 20
+    return 0
+
+
+def _store(request: Request) -> None:
+    report = _Report(sum(os.stat(item.path).st_size for item in request.items) + request.manifest.log_bytes)
+    report.tell("open", 0)
+    with place.opened(request.place) as repository:
+        with locks.shared(repository, purpose=f"checkpoint {request.manifest.id}", surroundings=Linux()) as lock:
+            committed = _write(request, repository, lock, report)
+        _say(Committed(committed))
+        report.tell("prune", report.total_bytes)
+        _prune(repository, request)
+
+
+def _write(request: Request, repository: Repository, lock: locks.Lock, report: _Report) -> Manifest:
+    began_s = time.monotonic()
+    runs = images.runs_of(Path(request.images))
+    with repository.writer(previous=_previous(repository, request.manifest.id), progress=report.store) as writer:
+        for item in (*request.items, *_log_items(request)):
+            of_memory = runs.get(os.path.basename(item.name)) if item.part is Part.MEMORY else None
+            writer.add(item.name, Path(item.path), part=item.part, runs=of_memory, mode=item.mode)
+        stored_s = time.monotonic() - began_s
+        report.tell("commit", report.total_bytes)
+        lock.require()
+
+        def describe(sizes: tuple[PartSize, ...], files: tuple[StoredFile, ...]) -> Manifest:
+            durations = request.manifest.durations_s | {"store": stored_s, "commit": time.monotonic() - began_s - stored_s}
+            return msgspec.structs.replace(request.manifest, sizes=sizes, files=files, durations_s=durations)
+
+        return writer.commit(describe)
+
+
+def _log_items(request: Request) -> Iterator[Item]:
+    """Set the log aside as it was at the freeze: what is stored must not change meanwhile."""
+    log_bytes = request.manifest.log_bytes
+    aside = Path(request.staging) / "console.log"
+    with open(request.log, "rb") as source, open(aside, "xb", opener=_private) as target:
+        done = 0
+        while done < log_bytes:
+            copied = os.copy_file_range(source.fileno(), target.fileno(), log_bytes - done)
+            if not copied:
+                raise errors.CheckpointFailed(f"{request.log} is shorter than it was when the checkpoint was made")
+            done += copied
+    yield Item(LOG, str(aside), Part.FILES)
+    told = log.encode(log.stretches(Path(request.log), log_bytes))
+    streams = Path(request.staging) / "console.log.streams"
+    with open(streams, "xb", opener=_private) as target:
+        target.write(told)
+    yield Item(LOG_STREAMS, str(streams), Part.FILES)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _prune(repository: Repository, request: Request) -> None:
+    """Remove checkpoints that are not to be kept, and what only they needed. Somebody else at work in the store is not waited for."""
+    name, surroundings = request.manifest.id.workload, Linux()
+    planned = prune.plan(repository, Rules(keep_last=request.keep), workloads=[name], surroundings=surroundings)
+    removed = prune.apply(repository, planned, surroundings=surroundings)
+    every = 1 if request.place.is_here else _COLLECTED_EVERY
+    if removed and request.manifest.id.sequence % every == 0:
+        with contextlib.suppress(errors.StoreLocked):
+            gc.collect(repository, surroundings=surroundings, wait_s=0.0)
+    _say(Pruned(len(repository.checkpoints(name))))
+
+
+def _previous(repository: Repository, checkpoint: CheckpointId) -> Manifest | None:
+    """Return the workload's newest checkpoint that can be read: what this one most likely resembles."""
+    for older in reversed(repository.checkpoints(checkpoint.workload)):
+        if older < checkpoint:
+            try:
+                return repository.head(older)
+            except (errors.StoreCorrupt, errors.StoreFormat, errors.WorkloadMissing):
+                continue
+    return None
+
+
+class _Report:
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self._last_s = 0.0
+
+    def store(self, done_bytes: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s >= _EVERY_S:
+            self._last_s = now_s
+            self.tell("store", done_bytes)
+
+    def tell(self, phase: str, done_bytes: int) -> None:
+        _say(Progress(phase, done_bytes, self.total_bytes))
+
+
+def _say(said: Said) -> None:
+    content = msgspec.json.encode(said) + b"\n"
+    while content:
+        content = content[os.write(1, content) :]
+
+
+def _be_polite(parent: int) -> None:
+    """Take only what nobody else wants, and end with the supervisor."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        libc.syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # memory of the workload must not end up in a core file
+    Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

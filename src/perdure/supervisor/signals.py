@@ -1,0 +1,54 @@
+"""Signals as events of the reactor, so that nothing happens in between. Called by `keeper`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+from perdure.supervisor.reactor import READ, Reactor
+
+HANDLED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+)
+IGNORED = (signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
+"""A pipe that broke, and a terminal that is another job's, are told by an error of the call."""
+
+
+@contextlib.contextmanager
+def delivered(reactor: Reactor, receive: Callable[[int], None]) -> Iterator[None]:
+    """Call `receive` from the reactor with each of `HANDLED` that arrives while the block runs. Main thread only."""
+    ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def read() -> None:
+        with contextlib.suppress(BlockingIOError):
+            for number in os.read(ours, 256):
+                receive(number)
+
+    found = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
+    # A handler must be there for the number to be written; ignored signals stay ignored where `nohup` asked for it.
+    for number in HANDLED:
+        known = signal.getsignal(number)
+        if number is signal.SIGHUP and known is signal.SIG_IGN:
+            continue
+        found[number] = signal.signal(number, lambda _number, _frame: None)
+    before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+    reactor.watch(ours, READ, read)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        for number, handler in found.items():
+            signal.signal(number, handler)
+        reactor.forget(ours)
+        os.close(ours)
+        os.close(theirs)

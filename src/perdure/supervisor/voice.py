@@ -1,0 +1,45 @@
+"""What a supervisor says: few plain lines on stderr, or events for programs. Called by all of `supervisor` that has something to say.
+
+Saying never fails and never waits for long: a terminal that hung up or a full disk must not stop a workload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from perdure.base import text
+from perdure.supervisor.messages import Event
+
+
+class Voice:
+    """Speaks for one workload. `is_raw` tells whether our terminal is raw, where a line end does not return the cursor."""
+
+    def __init__(self, *, quiet: bool, as_json: bool, events: Path | None = None) -> None:
+        self._quiet = quiet
+        self._as_json = as_json
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._events = os.open(events, flags, 0o600) if events else None
+        self.is_raw: Callable[[], bool] = lambda: False
+
+    def say(self, words: str) -> None:
+        """Say `words` to a person."""
+        if not self._quiet and not self._as_json:
+            _write(2, f"perdure: {text.printable(words)}" + ("\r\n" if self.is_raw() else "\n"))
+
+    def event(self, event: Event) -> None:
+        """Tell programs of `event`, where they asked for it."""
+        line = msgspec.json.encode(event).decode() + "\n"
+        if self._as_json:
+            _write(2, line)
+        if self._events is not None:
+            _write(self._events, line)
+
+
+def _write(descriptor: int, words: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(descriptor, words.encode("utf-8", "surrogateescape"))
