@@ -1,0 +1,1 @@
+"""Did it pay: a plan on paper, two arms, real faults, four measures that compare, and the mistakes an evaluation may make."""
