@@ -2,11 +2,13 @@
  *
  * Preloaded into `criu dump` by perdure where that capability is missing, as in many containers: the kernel then refuses even to tell
  * the limits of another user's task, though it shows them in /proc. Everything else is passed to the kernel as it was asked.
- * Uses nothing of the C library that is newer than 2.17, so that it fits CRIU's library whichever compiled it.
+ * Uses only the oldest functions of the C library, so that one compiled against the system's fits the CRIU of a prefix.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -91,18 +93,49 @@ static int read_proc(pid_t pid, int resource, struct limits *out)
 	return -1;
 }
 
+typedef long (*syscall_function)(long, long, long, long, long, long, long);
+
+static long kernel(long number, long a, long b, long c, long d, long e, long f)
+{
+	static syscall_function original;
+
+	if (!original)
+		original = (syscall_function)dlsym(RTLD_NEXT, "syscall");
+	return original(number, a, b, c, d, e, f);
+}
+
+static long ask(long pid, long resource, long wanted, long old)
+{
+	long result = kernel(SYS_prlimit64, pid, resource, wanted, old, 0, 0);
+
+	if (result == 0 || errno != EPERM || wanted || !old || pid <= 0)
+		return result;
+	if (resource < 0 || (size_t)resource >= sizeof(labels) / sizeof(labels[0]))
+		return result;
+	return read_proc((pid_t)pid, (int)resource, (struct limits *)old);
+}
+
 int prlimit64(pid_t pid, int resource, const void *wanted, void *old)
 {
-	long result = syscall(SYS_prlimit64, pid, resource, wanted, old);
-
-	if (result == 0)
-		return 0;
-	if (errno == EPERM && !wanted && old && pid > 0 && resource >= 0 && (size_t)resource < sizeof(labels) / sizeof(labels[0]))
-		return read_proc(pid, resource, old);
-	return -1;
+	return (int)ask(pid, resource, (long)wanted, (long)old);
 }
 
 int prlimit(pid_t pid, int resource, const void *wanted, void *old)
 {
-	return prlimit64(pid, resource, wanted, old);
+	return (int)ask(pid, resource, (long)wanted, (long)old);
+}
+
+/* CRIU asks through syscall(), whose arguments are all passed on as they came. */
+long syscall(long number, ...)
+{
+	long a[6];
+	va_list list;
+
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	if (number == SYS_prlimit64)
+		return ask((pid_t)a[0], (int)a[1], a[2], a[3]);
+	return kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
