@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import s3server
 from postgres import Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +33,7 @@ def _lack_of_criu() -> str | None:
 _NEEDS: dict[str, Callable[[], str | None]] = {
     "criu": _lack_of_criu,
     "chromium": lambda: None if shutil.which("chromium") or shutil.which("google-chrome") else "no Chromium on this machine",
+    "s3": s3server.missing,
     "slurm": lambda: (
         None
         if os.geteuid() == 0 and all(shutil.which(name) for name in ("slurmdbd", "sacct", "sacctmgr", "mariadbd"))
@@ -120,3 +122,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path / "effects.db")
     server: Server = request.getfixturevalue("server")
     return server.empty()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[s3server.S3Server]:
+    """A real object store, for the whole run: each test makes a bucket of its own, and carries the mark `s3`."""
+    running = s3server.S3Server()
+    try:
+        running.start()
+        yield running
+    finally:
+        running.remove()
