@@ -11,17 +11,17 @@ import contextlib
 import enum
 import math
 import os
+import re
 import select
 import signal
 import subprocess
 import time
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint.criu import log
+from perdure.checkpoint.criu import log, netlock
 from perdure.checkpoint.criu.log import Explanation
 
 PLUGINS = "/proc/self/ns"
@@ -32,6 +32,8 @@ GRACE_S = 5.0
 """CRIU stops collecting by itself after the time allowed; only when it does not end this long afterwards is it killed."""
 
 _TAIL_BYTES = 256 * 1024
+_HEAD_BYTES = 64 * 1024 * 1024
+"""The PIDs of a restored tree stand behind CRIU's look at the machine; logs of thousands of processes stay below this."""
 _SCRUBBED = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/"}
 
 
@@ -100,6 +102,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: bool = False
     explanation: Explanation | None = None
     """Why it failed; None when it did not."""
+    run_id: str = ""
+    """CRIU's own id of this run, for `netlock.release`."""
+    root_pid: int | None = None
+    """PID here of the restored root task; None for other actions, after a failure, and with a verbosity below 4."""
 
     @property
     def succeeded(self) -> bool:
@@ -161,13 +167,18 @@ def start(criu: Criu, call: Call) -> Running:
 
 
 class Running:
-    """A CRIU that was started. Exactly one `wait` ends it; `cancel` may be called from another thread."""
+    """A CRIU that was started. Exactly one `wait` ends it; `cancel` may be called from another thread.
+
+    CRIU may be killed at any instant of a dump: its code inside the processes then removes itself and they go on. After a restore
+    that was killed or failed nothing of the tree is left.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], call: Call) -> None:
         self._process = process
         self._call = call
         self._began = time.monotonic()
         self._pidfd = os.pidfd_open(process.pid)
+        self._start_ticks = _start_ticks(process.pid)
         self._cancelled = False
 
     @property
@@ -176,55 +187,73 @@ class Running:
         return self._process.pid
 
     def cancel(self) -> None:
-        """Ask CRIU to give up: a dump lets go of the tree, a restore removes what it made. `wait` returns afterwards."""
+        """End CRIU now. `wait` cleans up and returns."""
         self._cancelled = True
-        # CRIU takes SIGALRM as the end of its time while it dumps, and then undoes what it did; any other signal would
-        # leave the tree to the kernel with CRIU's code still inside.
-        gentle = signal.SIGALRM if self._call.action in (Action.DUMP, Action.PRE_DUMP) else signal.SIGTERM
-        self._signal(gentle)
+        self._kill()
 
     def wait(self) -> Result:
-        """Wait for the end, at most the call's time and the grace, and explain a failure."""
-        timed_out = False
+        """Wait for the end, at most the call's time and the grace; clean up after a failure, and explain it."""
         try:
-            if not self._ended_within(self._call.timeout_s + GRACE_S):
-                timed_out = True
-                self._signal(signal.SIGKILL)
+            left_s = self._began + self._call.timeout_s + GRACE_S - time.monotonic()
+            timed_out = not select.select([self._pidfd], [], [], max(left_s, 0.0))[0]
+            if timed_out:
+                self._kill()
             returncode = self._process.wait()
         finally:
             os.close(self._pidfd)
         wall_s = time.monotonic() - self._began
+        log_path = os.path.join(self._call.work, _log_name(self._call))
+        head = _read(log_path, _HEAD_BYTES)
+        run_id = _run_id(head)
+        tasks = [int(pid) for pid in re.findall(r"PID: real (\d+) virt", head)] if self._call.action is Action.RESTORE else []
+        if returncode != 0:
+            for pid in tasks:
+                self._end_half_restored(pid)
+        if returncode < 0:
+            netlock.release(run_id)
         return Result(
             action=self._call.action,
             returncode=returncode,
             wall_s=wall_s,
-            log_path=os.path.join(self._call.work, _log_name(self._call)),
+            log_path=log_path,
             timed_out=timed_out,
-            cancelled=self._cancelled,
+            cancelled=self._cancelled and returncode != 0,
             explanation=None if returncode == 0 else self._explain(returncode, timed_out=timed_out),
+            run_id=run_id,
+            root_pid=tasks[0] if tasks and returncode == 0 else None,
         )
 
-    def _ended_within(self, limit_s: float) -> bool:
-        end = self._began + limit_s
-        cancelled_until: float | None = None
-        while True:
-            if self._cancelled and cancelled_until is None:
-                cancelled_until = time.monotonic() + GRACE_S
-            until = min(end, cancelled_until or end)
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            # A cancel comes from another thread: look for it now and then.
-            if select.select([self._pidfd], [], [], min(left, 0.5))[0]:
-                return True
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _end_half_restored(self, pid: int) -> None:
+        """Kill and reap a task that waits for a CRIU that is gone: with `--restore-sibling` the root is our own child."""
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
+            descriptor = os.pidfd_open(pid)
+            try:
+                # A process that is older than CRIU only has the number of one that is gone.
+                if _start_ticks(pid) >= self._start_ticks:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, 0)
+            finally:
+                os.close(descriptor)
 
     def _explain(self, returncode: int, *, timed_out: bool) -> Explanation:
-        said = _tail(os.path.join(self._call.work, _log_name(self._call))) + "\n" + _tail(_speech_path(self._call))
+        path = os.path.join(self._call.work, _log_name(self._call))
+        said = _tail(path) + "\n" + _tail(_speech_path(self._call))
         return log.explain(said, action=self._call.action.value, returncode=returncode, timed_out=timed_out, cancelled=self._cancelled)
+
+
+def read_run_id(log_path: str) -> str:
+    """Return CRIU's id of the run that wrote this log, for `netlock.release` after a crash of the caller; empty when it has none."""
+    return _run_id(_read(log_path, 4096))
+
+
+def _run_id(text: str) -> str:
+    match = re.search(r"CRIU run id = (\S+)", text)
+    return match[1] if match else ""
 
 
 def _program(criu: Criu, action: Action) -> list[str]:
@@ -247,11 +276,27 @@ def _speech_path(call: Call) -> str:
     return os.path.join(call.work, _log_name(call) + ".stderr")
 
 
+def _start_ticks(pid: int) -> int:
+    """Return when the process started, in clock ticks after boot; -1 when it is gone."""
+    content = _read(f"/proc/{pid}/stat", 4096)
+    # The command's name may hold spaces and parentheses; field 22 is the 20th behind it.
+    fields = content.rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 else -1
+
+
+def _read(path: str, limit_bytes: int) -> str:
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(limit_bytes).decode("utf-8", "replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def _tail(path: str) -> str:
     """Return the end of the file: a log at the highest verbosity is long, and the reason stands near its end."""
     try:
         with open(path, "rb") as handle:
-            handle.seek(max(0, Path(path).stat().st_size - _TAIL_BYTES))
+            handle.seek(max(0, os.fstat(handle.fileno()).st_size - _TAIL_BYTES))
             return handle.read(_TAIL_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
