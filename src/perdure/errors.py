@@ -8,7 +8,9 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     PerdureError                    code              exit
     ├── UsageError                  usage             2    the request itself is wrong
     │   ├── SettingError            setting           2    a configuration key or value is wrong
-    │   └── QuantityError           quantity          2    a duration, size or number cannot be read
+    │   ├── QuantityError           quantity          2    a duration, size or number cannot be read
+    │   ├── CommandRefused          command-refused   126  the command to run may not be executed
+    │   └── CommandMissing          command-missing   127  the command to run is not there
     ├── InputError                  input             2    a file given by the caller cannot be used
     │   ├── InputMissing            input-missing     2    it is not there, or is not a file
     │   ├── InputDenied             input-denied      2    the caller may not read it
@@ -41,7 +43,8 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     │   ├── ObjectMissing           object-missing    13   an object is not there
     │   └── ObjectExists            object-exists     11   create-if-absent met an object of that name
     ├── CheckpointFailed            checkpoint        20   no checkpoint was made; the workload goes on
-    │   └── CheckpointRefused       checkpoint-refused 22  a check found what forbids it; the findings are attached
+    │   ├── CheckpointRefused       checkpoint-refused 22  a check found what forbids it; the findings are attached
+    │   └── WorkloadLost            workload-lost     20   CRIU was broken off and took the workload with it; it can be resumed
     ├── RestoreFailed               restore           20   the workload was not brought back; nothing was lost
     │   └── RestoreRefused          restore-refused   22   a check found what forbids it here; the findings are attached
     ├── WorkloadMissing             workload-missing  21   there is no such workload, checkpoint or process, or not any more
@@ -63,6 +66,8 @@ from typing import Any, ClassVar
 __all__ = [
     "CheckpointFailed",
     "CheckpointRefused",
+    "CommandMissing",
+    "CommandRefused",
     "EffectBusy",
     "EffectChanged",
     "EffectError",
@@ -109,6 +114,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "WorkloadBusy",
+    "WorkloadLost",
     "WorkloadMissing",
 ]
 
@@ -142,6 +148,20 @@ class QuantityError(UsageError):
     """A duration, size or number cannot be read or is out of range."""
 
     code = "quantity"
+
+
+class CommandRefused(UsageError):
+    """The command to run is there and may not be executed. The exit status is the one that shells use for it."""
+
+    code = "command-refused"
+    exit_status = 126
+
+
+class CommandMissing(UsageError):
+    """The command to run is not there. The exit status is the one that shells use for it."""
+
+    code = "command-missing"
+    exit_status = 127
 
 
 class InputError(PerdureError):
@@ -389,6 +409,12 @@ class CheckpointRefused(CheckpointFailed):
     def __init__(self, message: str, *, hint: str = "", findings: tuple[Any, ...] = ()) -> None:
         super().__init__(message, hint=hint)
         self.findings = findings
+
+
+class WorkloadLost(CheckpointFailed):
+    """CRIU was killed in the middle of a dump and the workload died of it: it did not end by itself, and may be resumed."""
+
+    code = "workload-lost"
 
 
 class RestoreFailed(PerdureError):
