@@ -1,0 +1,204 @@
+"""Start a workload so that it can be saved: a session, a PID and an IPC namespace of its own, a minimal init, nothing of ours inside.
+
+Called by the supervisor from its main thread: the kernel ends the tree when the thread that started it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.base import files
+from perdure.checkpoint import namespaces, tree
+from perdure.checkpoint.criu.locate import Init
+from perdure.checkpoint.tree import Tree
+
+_STARTER = Path(__file__).with_name("starter.py")
+_REPLY_BYTES = 4096
+_FIRST_PID = 10_000
+_PID_SPAN = 20_000
+"""First PIDs lie in 10,000 to 29,999: below every kernel's default limit of 32,768, above what a fresh namespace counts up to."""
+
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_MAX_HASHBANG = 256
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start. `init` is an installed one (`install_init`); `stdin`, `stdout`, `stderr` are our descriptors for its streams."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    working_directory: str
+    init: Init
+    stdin: int = 0
+    stdout: int = 1
+    stderr: int = 2
+    terminal: bool = False
+    """The streams are a terminal's: it becomes the controlling one of the workload's session."""
+    first_pid: int
+    """Number of the workload's first process in its PID namespace; see `first_pid`."""
+    umask: int = 0o022
+
+
+def first_pid(workload: str) -> int:
+    """Return the first PID of the workload of that name: its own, and the same each time.
+
+    Programs on one machine share /tmp and /dev/shm and tell each other apart by PID there; two workloads that both begin at 2 would
+    take each other's files.
+    """
+    number = int.from_bytes(hashlib.blake2b(workload.encode("utf-8"), digest_size=8).digest(), "big")
+    return _FIRST_PID + number % _PID_SPAN
+
+
+def install_init(init: Init, folder: Path) -> Init:
+    """Put a copy of `init` into `folder` under its digest and return the copy.
+
+    An image maps the init program by its path, and an upgrade of the system must not change what lies there.
+    Raises `errors.OutputError` and `errors.InputError`.
+    """
+    try:
+        content = Path(init.path).read_bytes()
+    except OSError as error:
+        raise errors.InputError(f"cannot read the init program {init.path}: {error.strerror}", hint="see perdure doctor") from error
+    target = folder / hashlib.sha256(content).hexdigest()[:32]
+    try:
+        present = target.read_bytes() == content and stat.S_IMODE(target.stat().st_mode) == 0o755
+    except OSError:
+        present = False
+    if not present:
+        # The folder is entered by the workload's user, and written by nobody but its owner.
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(folder, mode=0o755)
+        files.write_bytes(target, content, mode=0o755)
+    return msgspec.structs.replace(init, path=str(target))
+
+
+def launch(spec: LaunchSpec) -> Tree:
+    """Start the workload and return its tree, when its init program runs.
+
+    Raises `errors.CommandMissing` (exit status 127) and `errors.CommandRefused` (126) for a command that cannot be run, and
+    `errors.EnvironmentUnfit` when this machine or user cannot make the namespaces.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise AssertionError("the tree would end with this thread")
+    program = find_command(spec.argv[0], environment=spec.environment, working_directory=spec.working_directory)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        pid = _spawn(spec, theirs.fileno())
+        theirs.close()
+        try:
+            _hand_over(ours, _request(spec, program))
+        except BaseException:
+            os.waitpid(pid, 0)
+            raise
+    return Tree(pid=pid, start_ticks=tree.start_ticks_of(pid))
+
+
+def _request(spec: LaunchSpec, program: str) -> bytes:
+    return (
+        json.dumps(
+            {
+                "argv": [*_init_argv(spec.init), program, *spec.argv[1:]],
+                "environment": list(spec.environment.items()),
+                "working_directory": spec.working_directory,
+                "first_pid": spec.first_pid,
+                "terminal": spec.terminal,
+                "umask": spec.umask,
+                "own_ipc": True,
+            }
+        ).encode("ascii")
+        + b"\n"
+    )
+
+
+def _init_argv(init: Init) -> list[str]:
+    """Return the start of the command line: signals go to the command's whole group, as from a terminal."""
+    match init.kind:
+        case "tini" | "catatonit":
+            return [init.path, "-g", "--"]
+        case "dumb-init":
+            return [init.path, "--"]
+
+
+def _spawn(spec: LaunchSpec, control: int) -> int:
+    # Above the numbers that they are put on, so that none is overwritten before it is moved.
+    sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in (spec.stdin, spec.stdout, spec.stderr, control)]
+    actions = [(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(sources)]
+    try:
+        with namespaces.fresh_pid_namespace():
+            return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", str(_STARTER)], {}, file_actions=actions, setsigmask=[])
+    except OSError as error:
+        raise _unfit(error) from error
+    finally:
+        for source in sources:
+            os.close(source)
+
+
+def _hand_over(channel: socket.socket, request: bytes) -> None:
+    try:
+        channel.sendall(request)
+        reply = channel.recv(_REPLY_BYTES)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise errors.EnvironmentUnfit(
+            f"the starter of the workload ended by itself: {error.strerror}", hint="see perdure doctor"
+        ) from error
+    if reply:
+        told = msgspec.json.decode(reply, type=dict[str, int | str | None])
+        raise _unfit(OSError(told["errno"], os.strerror(int(told["errno"] or 0)), told["path"]))
+
+
+def _unfit(error: OSError) -> errors.EnvironmentUnfit:
+    about = f" ({error.filename})" if error.filename else ""
+    hint = "run this as root" if error.errno in (errno.EPERM, errno.EACCES) else "see perdure doctor"
+    return errors.EnvironmentUnfit(f"cannot start a workload in namespaces of its own: {error.strerror}{about}", hint=hint)
+
+
+def find_command(name: str, *, environment: Mapping[str, str], working_directory: str) -> str:
+    """Return the path of the program that a shell would run for `name`, absolute or as given.
+
+    Raises `errors.CommandMissing` and `errors.CommandRefused`.
+    """
+    if "/" in name:
+        places = [os.path.join(working_directory, name)]
+    else:
+        path = environment.get("PATH", _DEFAULT_PATH)
+        places = [os.path.join(working_directory, folder or ".", name) for folder in path.split(":")]
+    refused: str | None = None
+    for place in places:
+        try:
+            mode = os.stat(place).st_mode
+        except (OSError, ValueError):
+            continue
+        if stat.S_ISREG(mode) and os.access(place, os.X_OK):
+            _check_interpreter(place)
+            return name if "/" in name else place
+        refused = refused or (f"{place} is a directory" if stat.S_ISDIR(mode) else f"{place} may not be executed")
+    if refused:
+        raise errors.CommandRefused(refused, hint=f"chmod +x {name}" if refused.endswith("executed") else "name a program")
+    raise errors.CommandMissing(f"{name}: command not found", hint="check its name and PATH")
+
+
+def _check_interpreter(program: str) -> None:
+    """Refuse a script whose interpreter is not there: the kernel would say that the script itself is missing."""
+    try:
+        with open(program, "rb") as handle:
+            first = handle.read(_MAX_HASHBANG).partition(b"\n")[0]
+    except OSError:
+        return  # executable and not readable is allowed
+    if first.startswith(b"#!") and first[2:].split():
+        interpreter = os.fsdecode(first[2:].split()[0])
+        if not os.path.exists(interpreter):
+            raise errors.CommandMissing(f"{program}: its interpreter {interpreter} is not there", hint="install it, or mend the first line")
