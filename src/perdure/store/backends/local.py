@@ -169,6 +169,8 @@ class LocalBackend:
                     os.fsync(parent)
             except FileNotFoundError:
                 return False
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             if not stat.S_ISREG(mode):
                 raise places.not_an_object(key)
             return True

@@ -80,7 +80,10 @@ def reading(root: int, key: str) -> Iterator[int]:
             refuse_links(root, parts)
         raise names.missing(key) from error
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise names.missing(key)
+        if not stat.S_ISREG(mode):
             raise not_an_object(key)
         yield descriptor
     finally:
