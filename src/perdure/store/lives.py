@@ -1,7 +1,6 @@
 """Lives of a workload: numbered by an epoch that the store hands out, kept alive by a lease, ended once.
 
-Three objects a life, named by its epoch: ``lives/`` says who began it, written once; ``leases/`` holds a counter that the life writes anew;
-``ends/`` says how it ended, written once. Two copies of one workload can never both go on:
+A life holds a lease that it renews; `life_records` says which objects that takes. Two copies of one workload can never both go on:
 
 - a newer life begins when every older one has an end, or its process is known to be gone, or its lease was seen not to change for longer
   than it lasts. It first writes its own life and lease and then looks at the older leases again;
@@ -22,7 +21,8 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId, Life, LifeEnd, check_name
-from perdure.store import documents, layout
+from perdure.store import documents, layout, life_records
+from perdure.store.life_records import UNREADABLE_TTL_S, Begun, Ended, Lease, Seen
 from perdure.store.owners import Owner, Quiet, Surroundings
 from perdure.store.repository import Repository
 
@@ -32,42 +32,6 @@ MARGIN = 1.25
 """How much longer than a lease lasts an observer waits: clocks run at slightly different speeds."""
 LOOKS_A_TTL = 10
 """How often an observer looks in that time."""
-UNREADABLE_TTL_S = 300.0
-"""How long a life is waited for whose record cannot be read: nobody may set a longer lease."""
-
-
-class Begun(msgspec.Struct, frozen=True):
-    """The object ``lives/EPOCH``."""
-
-    life: Life
-    owner: Owner
-    ttl_s: float
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """The object ``leases/EPOCH``. That it changes is all that others read from it."""
-
-    counter: int
-    at_ns: int
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """The object ``ends/EPOCH``. `withdrawn`: the life never ran, because an older one turned out to be alive."""
-
-    end: LifeEnd
-    withdrawn: bool = False
-
-
-class _Seen(msgspec.Struct, frozen=True):
-    """An older life that has no end."""
-
-    epoch: int
-    begun: Begun | None
-    """None: it cannot be read."""
-
-    @property
-    def ttl_s(self) -> float:
-        return self.begun.ttl_s if self.begun else UNREADABLE_TTL_S
 
 
 Waiting = Callable[[Life | None, float], None]
@@ -109,8 +73,8 @@ class HeldLife:
         since_s = self._surroundings.now_s()
         lease = Lease(self._lease.counter + 1, self._surroundings.wall_ns())
         try:
-            _write_lease(self._repository, workload, epoch, lease)
-            newer = _newer(self._repository, workload, epoch)
+            life_records.write_lease(self._repository, workload, epoch, lease)
+            newer = life_records.newer(self._repository, workload, epoch)
         except errors.StoreError as error:
             if self.remaining_s > 0:
                 raise
@@ -127,7 +91,7 @@ class HeldLife:
 
     def end(self, end: LifeEnd) -> None:
         """Record how the life ended. Nothing happens when an end was recorded already, by whoever took over."""
-        _write_end(self._repository, self.life.workload, self.life.epoch, Ended(end))
+        life_records.write_end(self._repository, self.life.workload, self.life.epoch, Ended(end))
 
 
 def begin(
@@ -150,7 +114,7 @@ def begin(
     if not 0 < ttl_s <= UNREADABLE_TTL_S:
         raise errors.UsageError(f"a lease of {ttl_s:g} s", hint=f"give more than 0 and at most {UNREADABLE_TTL_S:g} seconds")
     leases = _wait_for_older(repository, workload, surroundings, waiting)
-    epoch = max(_epochs(repository, workload), default=0) + 1
+    epoch = max(life_records.epochs(repository, workload), default=0) + 1
     owner = surroundings.owner("run")
     begun = Begun(_life(workload, epoch, restored_from, owner, surroundings), owner, ttl_s)
     try:
@@ -159,12 +123,12 @@ def begin(
         raise errors.WorkloadBusy(f"{workload} is being started by another process", hint=f"see perdure ps {workload}") from None
     since_s = surroundings.now_s()
     lease = Lease(0, surroundings.wall_ns())
-    _write_lease(repository, workload, epoch, lease)
-    if _newer(repository, workload, epoch) is not None:
+    life_records.write_lease(repository, workload, epoch, lease)
+    if life_records.newer(repository, workload, epoch) is not None:
         raise errors.WorkloadBusy(f"{workload} was started by another process meanwhile", hint=f"see perdure ps {workload}")
     _look_again(repository, begun.life, leases, surroundings)
     for older in leases:
-        _write_end(repository, workload, older, Ended(_given_up(f"life {epoch} took over: the lease ran out", surroundings)))
+        life_records.write_end(repository, workload, older, Ended(_given_up(f"life {epoch} took over: the lease ran out", surroundings)))
     return HeldLife(repository, begun, lease, since_s, surroundings)
 
 
@@ -173,7 +137,7 @@ def latest(repository: Repository, workload: str) -> Life | None:
 
     Raises `errors.StoreCorrupt`, naming the object, when what is recorded of it cannot be read.
     """
-    for epoch in reversed(_epochs(repository, workload)):
+    for epoch in reversed(life_records.epochs(repository, workload)):
         life = _whole(repository, workload, epoch)
         if life is not None:
             return life
@@ -182,8 +146,29 @@ def latest(repository: Repository, workload: str) -> Life | None:
 
 def every(repository: Repository, workload: str) -> tuple[Life, ...]:
     """Return all lives that ran, oldest first. Raises `errors.StoreCorrupt`."""
-    found = (_whole(repository, workload, epoch) for epoch in _epochs(repository, workload))
+    found = (_whole(repository, workload, epoch) for epoch in life_records.epochs(repository, workload))
     return tuple(life for life in found if life is not None)
+
+
+def alive(repository: Repository, workload: str, surroundings: Surroundings) -> Life | None:
+    """Return the newest life that may be going on: it has no end, and its process is not known to be gone. None: there is none.
+
+    A look, not a decision: `begin` decides. A life whose record cannot be read is left out.
+    """
+    for seen in reversed(life_records.without_end(repository, workload)):
+        if seen.begun is not None and surroundings.is_alive(seen.begun.owner) is not False:
+            return seen.begun.life
+    return None
+
+
+def record_past(repository: Repository, checkpoint: CheckpointId, *, started_ns: int, end: LifeEnd, surroundings: Surroundings) -> None:
+    """Record the life that made `checkpoint` in another store, as ended: the next epoch is then above it. One that is there stays."""
+    owner = surroundings.owner("import")
+    life = msgspec.structs.replace(_life(checkpoint.workload, checkpoint.epoch, None, owner, surroundings), started_ns=started_ns)
+    # The end first: at no moment is there a life that others would wait for.
+    life_records.write_end(repository, checkpoint.workload, checkpoint.epoch, Ended(end))
+    with contextlib.suppress(errors.ObjectExists):
+        documents.write(repository, layout.life_key(checkpoint.workload, checkpoint.epoch), Begun(life, owner, TTL_S), replace=False)
 
 
 def ended_with_lease(repository: Repository, workload: str) -> tuple[int, ...]:
@@ -196,7 +181,7 @@ def ended_with_lease(repository: Repository, workload: str) -> tuple[int, ...]:
 def _whole(repository: Repository, workload: str, epoch: int) -> Life | None:
     """Return the life with its end; None for one that was withdrawn."""
     life = documents.read(repository, layout.life_key(workload, epoch), Begun).life
-    ended = _read_end(repository, workload, epoch)
+    ended = life_records.read_end(repository, workload, epoch)
     if ended is None:
         return life
     return None if ended.withdrawn else msgspec.structs.replace(life, end=ended.end)
@@ -208,11 +193,11 @@ def _wait_for_older(
     """Wait until no older life can be alive; return the leases of those that have no end, as they were seen, by epoch."""
     watched = {}
     here = surroundings.owner("run")
-    for seen in _without_end(repository, workload):
+    for seen in life_records.without_end(repository, workload):
         owner = seen.begun.owner if seen.begun else None
         if owner is not None and (surroundings.is_alive(owner) is False or owner == here):
             # Our own: the begin of this very process, whose answer was lost.
-            _write_end(repository, workload, seen.epoch, Ended(_given_up("its supervisor died", surroundings)))
+            life_records.write_end(repository, workload, seen.epoch, Ended(_given_up("its supervisor died", surroundings)))
         elif owner is not None and surroundings.is_alive(owner):
             raise _busy(seen)
         else:
@@ -222,9 +207,9 @@ def _wait_for_older(
     quiet = Quiet(longest_step_s=2 * longest_s / LOOKS_A_TTL)
     while watched:
         for epoch in tuple(watched):
-            if _end_if_readable(repository, workload, epoch) is not None:
+            if life_records.end_if_readable(repository, workload, epoch) is not None:
                 return _wait_for_older(repository, workload, surroundings, waiting)
-        leases = {epoch: _lease(repository, workload, epoch) for epoch in watched}
+        leases = {epoch: life_records.lease(repository, workload, epoch) for epoch in watched}
         newest = watched[max(watched)]
         if quiet.look(leases, surroundings.now_s()):
             raise _busy(newest)
@@ -238,82 +223,13 @@ def _wait_for_older(
 
 def _look_again(repository: Repository, life: Life, leases: Mapping[int, Lease | None], surroundings: Surroundings) -> None:
     """Withdraw `life` when an older lease changed since it was seen, or another one came to be without an end."""
-    for seen in _without_end(repository, life.workload):
+    for seen in life_records.without_end(repository, life.workload):
         if seen.epoch >= life.epoch:
             continue
-        if seen.epoch not in leases or _lease(repository, life.workload, seen.epoch) != leases[seen.epoch]:
+        if seen.epoch not in leases or life_records.lease(repository, life.workload, seen.epoch) != leases[seen.epoch]:
             end = _given_up(f"withdrawn: life {seen.epoch} is alive", surroundings)
-            _write_end(repository, life.workload, life.epoch, Ended(end, withdrawn=True))
+            life_records.write_end(repository, life.workload, life.epoch, Ended(end, withdrawn=True))
             raise _busy(seen)
-
-
-def _without_end(repository: Repository, workload: str) -> list[_Seen]:
-    """Return the lives without an end that can be read, oldest first. One whose own record is damaged is among them."""
-    found = []
-    for epoch in _epochs(repository, workload):
-        if _end_if_readable(repository, workload, epoch) is not None:
-            continue
-        begun = None
-        with contextlib.suppress(errors.StoreCorrupt, errors.ObjectMissing):
-            begun = documents.read(repository, layout.life_key(workload, epoch), Begun)
-        found.append(_Seen(epoch, begun))
-    return found
-
-
-def _newer(repository: Repository, workload: str, epoch: int) -> int | None:
-    """Return the epoch of a newer life that was not withdrawn, or None.
-
-    Asks for each by its name: epochs have no gaps, and a listing may be late on a network file system.
-    """
-    while True:
-        epoch += 1
-        try:
-            repository.backend.size(layout.life_key(workload, epoch))
-        except errors.ObjectMissing:
-            return None
-        ended = _end_if_readable(repository, workload, epoch)
-        if ended is None or not ended.withdrawn:
-            return epoch
-
-
-def _epochs(repository: Repository, workload: str) -> list[int]:
-    """Return the epochs of all lives, ascending."""
-    found = (layout.epoch_of(info.key) for info in repository.backend.list(layout.lives(workload)))
-    return sorted(epoch for epoch in found if epoch)
-
-
-def _read_end(repository: Repository, workload: str, epoch: int) -> Ended | None:
-    """Return how a life ended; None: it has no end. Raises `errors.StoreCorrupt`."""
-    try:
-        return documents.read(repository, layout.end_key(workload, epoch), Ended)
-    except errors.ObjectMissing:
-        return None
-
-
-def _end_if_readable(repository: Repository, workload: str, epoch: int) -> Ended | None:
-    """Return how a life ended; None when it has no end, or one that cannot be read: then its lease is watched, which is always safe."""
-    try:
-        return _read_end(repository, workload, epoch)
-    except errors.StoreCorrupt:
-        return None
-
-
-def _write_end(repository: Repository, workload: str, epoch: int, ended: Ended) -> None:
-    # The first end that was written counts: whoever writes another one knows less.
-    with contextlib.suppress(errors.ObjectExists):
-        documents.write(repository, layout.end_key(workload, epoch), ended, replace=False)
-
-
-def _write_lease(repository: Repository, workload: str, epoch: int, lease: Lease) -> None:
-    documents.write(repository, layout.lease_key(workload, epoch), lease, replace=True)
-
-
-def _lease(repository: Repository, workload: str, epoch: int) -> Lease | None:
-    """Return the lease as it is now; None for one that is missing or cannot be read: both change when the life renews it."""
-    try:
-        return documents.read(repository, layout.lease_key(workload, epoch), Lease)
-    except (errors.ObjectMissing, errors.StoreCorrupt):
-        return None
 
 
 def _life(workload: str, epoch: int, restored_from: CheckpointId | None, owner: Owner, surroundings: Surroundings) -> Life:
@@ -333,7 +249,7 @@ def _given_up(reason: str, surroundings: Surroundings) -> LifeEnd:
     return LifeEnd(at_ns=surroundings.wall_ns(), completed=False, status=None, reason=reason)
 
 
-def _busy(seen: _Seen) -> errors.WorkloadBusy:
+def _busy(seen: Seen) -> errors.WorkloadBusy:
     if seen.begun is None:
         return errors.WorkloadBusy(f"life {seen.epoch} is alive, and its record cannot be read", hint="see perdure store verify")
     life = seen.begun.life

@@ -12,7 +12,6 @@ Called by the saver, the restorer, `gc`, `prune`, `verify` and `transfer`.
 from __future__ import annotations
 
 import contextlib
-import enum
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,37 +20,16 @@ import msgspec
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
 from perdure.store import documents, layout
-from perdure.store.owners import Owner, Quiet, Surroundings
+from perdure.store.lock_records import MARGIN, TTL_S, Held, Kind, Others, Record
+from perdure.store.owners import Owner, Surroundings
 from perdure.store.repository import Repository
 
-TTL_S = 60.0
-"""How long a lock is believed after its last sign of life. Long, so that a holder under load does not lose its checkpoint."""
 BEATS_A_TTL = 4
 """Signs of life in that time: one may be late and two lost."""
-MARGIN = 1.25
-"""How much longer than its time an observer waits before it calls a lock left behind: clocks run at slightly different speeds."""
 POLL_S = 1.0
 """Between two looks at a lock that is in the way."""
 PATIENCE_S = 2 * TTL_S
 """How long to wait by default: longer than a lock that was left behind on another machine stands in the way."""
-
-
-class Kind(enum.StrEnum):
-    """What a lock excludes."""
-
-    SHARED = "shared"
-    EXCLUSIVE = "exclusive"
-
-
-class Record(msgspec.Struct, frozen=True):
-    """What a lock says of itself."""
-
-    kind: Kind
-    owner: Owner
-    using: tuple[CheckpointId, ...]
-    """Checkpoints that must not be removed meanwhile."""
-    ttl_s: float
-    counter: int
 
 
 Waiting = Callable[[Owner | None, float], None]
@@ -82,7 +60,7 @@ class Lock:
 
     def acquire(self, *, wait_s: float = PATIENCE_S, waiting: Waiting | None = None) -> None:
         """Take the lock, waiting at most `wait_s` seconds for those in the way. Raises `errors.StoreLocked`, naming one of them."""
-        others = _Others(self._repository, self._surroundings, self._record.kind, self._key)
+        others = Others(self._repository, self._surroundings, self._record.kind, self._key)
         began_s = self._surroundings.now_s()
         while True:
             found = others.look()
@@ -124,7 +102,7 @@ class Lock:
             self._is_lost = True
             self._withdraw()
 
-    def _try(self, others: _Others) -> tuple[Held | None, bool]:
+    def _try(self, others: Others) -> tuple[Held | None, bool]:
         """Write the lock and look for others; return one that is in the way and whether the lock is taken. It is withdrawn if not."""
         since_s = self._surroundings.now_s()
         is_taken = False
@@ -231,81 +209,6 @@ def _beat(lock: Lock, ended: threading.Event) -> None:
             return  # `require` tells the holder
         except errors.StoreError:
             continue  # it does not answer now: the next beat tries again, and `require` tells when it has been too long
-
-
-class Held(msgspec.Struct, frozen=True):
-    """A lock as somebody else sees it. `record` is None for one that cannot be read."""
-
-    key: str
-    record: Record | None
-
-    @property
-    def owner(self) -> Owner | None:
-        """Who holds it, where that can be read."""
-        return self.record.owner if self.record else None
-
-
-def held(repository: Repository) -> Iterator[Held]:
-    """Yield every lock that there is, left behind or not."""
-    for info in repository.backend.list(layout.LOCKS):
-        found = _read(repository, info.key)
-        if found is not None:
-            yield found
-
-
-def in_use(repository: Repository, surroundings: Surroundings) -> frozenset[CheckpointId]:
-    """Return the checkpoints that somebody uses, leaving out those whose user is known to be gone."""
-    return frozenset(
-        one
-        for lock in held(repository)
-        if lock.record is not None and surroundings.is_alive(lock.record.owner) is not False
-        for one in lock.record.using
-    )
-
-
-class _Others:
-    """What one who wants a lock has seen of the locks of others, over many looks."""
-
-    def __init__(self, repository: Repository, surroundings: Surroundings, kind: Kind, own_key: str) -> None:
-        self._repository = repository
-        self._surroundings = surroundings
-        self._kind = kind
-        self._own_key = own_key
-        self._quiet: dict[str, Quiet] = {}
-
-    def look(self) -> Held | None:
-        """Return a lock that is in the way, or None. Those left behind are removed."""
-        in_the_way = None
-        for info in self._repository.backend.list(layout.LOCKS):
-            if info.key == self._own_key:
-                continue
-            found = _read(self._repository, info.key)
-            if found is None or (found.record is not None and Kind.EXCLUSIVE not in (self._kind, found.record.kind)):
-                continue
-            if self._is_left_behind(found):
-                self._repository.backend.delete(found.key)
-            else:
-                in_the_way = in_the_way or found
-        return in_the_way
-
-    def _is_left_behind(self, found: Held) -> bool:
-        alive = self._surroundings.is_alive(found.record.owner) if found.record else None
-        if alive is not None:
-            return not alive
-        ttl_s = found.record.ttl_s if found.record else TTL_S
-        quiet = self._quiet.setdefault(found.key, Quiet(longest_step_s=ttl_s / 5))
-        quiet.look(found.record, self._surroundings.now_s())
-        return quiet.quiet_s > ttl_s * MARGIN
-
-
-def _read(repository: Repository, key: str) -> Held | None:
-    """Return the lock at `key`; None when it has just been given back."""
-    try:
-        return Held(key, documents.read(repository, key, Record))
-    except errors.ObjectMissing:
-        return None
-    except errors.StoreCorrupt:
-        return Held(key, None)
 
 
 def _locked(found: Held | None) -> errors.StoreLocked:

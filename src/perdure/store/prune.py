@@ -11,7 +11,7 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
-from perdure.store import layout, locks, pins, retention
+from perdure.store import layout, lock_records, pins, retention
 from perdure.store.owners import Surroundings
 from perdure.store.repository import Repository
 from perdure.store.retention import Candidate, Decision, Rules
@@ -57,7 +57,7 @@ def plan(
     decisions = retention.choose(
         candidates,
         rules,
-        in_use=in_use | locks.in_use(repository, surroundings) | others,
+        in_use=in_use | lock_records.in_use(repository, surroundings) | others,
         pinned=frozenset[CheckpointId]().union(*(pins.pinned(repository, name) for name in chosen)),
         now_ns=surroundings.wall_ns(),
         pack_bytes=sizes,
@@ -83,7 +83,7 @@ def apply(
     """
     removed = []
     for one in planned.removed:
-        if one in pins.pinned(repository, one.workload) or one in locks.in_use(repository, surroundings):
+        if one in pins.pinned(repository, one.workload) or one in lock_records.in_use(repository, surroundings):
             continue
         removing(one)
         remove(repository, one)
