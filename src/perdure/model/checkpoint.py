@@ -139,7 +139,11 @@ class OutputFile(msgspec.Struct, frozen=True):
     stored_as: str | None = None
     """Name of its content in the checkpoint, when it was asked for (`--outputs`) or goes along by itself; None: only recorded."""
     head_digest: str | None = None
-    """Keyed digest over the last 64 KiB before `size_bytes`, hex: tells a file that was appended to from one that was overwritten."""
+    """BLAKE2b-128 over the last 64 KiB before `size_bytes`, hex: tells a file that was appended to from one that was overwritten."""
+    mapped: bool = False
+    """It was mapped shared and writable: what is written there is in no descriptor's hands."""
+    without: tuple[str, ...] = ()
+    """Paths that did not exist then and must not on restore: a journal of a later time would be played back into a database."""
 
 
 class MappedFile(msgspec.Struct, frozen=True):
