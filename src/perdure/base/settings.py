@@ -107,9 +107,9 @@ def load(
     return values
 
 
-_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE"})
-"""Variables that are not settings: PERDURE_DEBUG shows the traceback of a bug, PERDURE_EPOCH_FILE names the file that holds a
-life's epoch."""
+_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE", "PERDURE_WORKLOAD"})
+"""Variables that are not settings: PERDURE_DEBUG shows the traceback of a bug; in a workload, PERDURE_EPOCH_FILE names the file that
+holds its life's epoch, and PERDURE_WORKLOAD is its name."""
 
 
 def _read(path: Path, *, required: bool) -> dict[str, str]:
