@@ -14,6 +14,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     ├── InputError                  input             2    a file given by the caller cannot be used
     │   ├── InputMissing            input-missing     2    it is not there, or is not a file
     │   ├── InputDenied             input-denied      2    the caller may not read it
+    │   │   └── LinkInPath          link-in-path      2    a part of the path is a link, or not what it should be
     │   ├── InputFormat             input-format      2    it is not what it should be
     │   └── InputEmpty              input-empty       2    there is nothing in it to work on
     ├── OutputError                 output            20   a result cannot be written where it was asked for
@@ -90,6 +91,7 @@ __all__ = [
     "LedgerSchema",
     "LedgerUnavailable",
     "LedgerUnsafe",
+    "LinkInPath",
     "MissingExtra",
     "ObjectExists",
     "ObjectMissing",
@@ -181,6 +183,12 @@ class InputDenied(InputError):
     """The caller may not read the input."""
 
     code = "input-denied"
+
+
+class LinkInPath(InputDenied):
+    """A part of a path is a link, or no folder, or no regular file: it does not lead where it was said to lead."""
+
+    code = "link-in-path"
 
 
 class InputFormat(InputError):
