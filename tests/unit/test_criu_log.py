@@ -41,21 +41,21 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.059712) Error (criu/cr-dump.c:1545): Dump files (pid: 9827) failed with -1
 (00.070259) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-io-uring",
+        "file-io-uring",
         {"pid": 9827},
     ),
     "unix to outside": (
         """(00.069535) Error (criu/sk-unix.c:874): unix: External socket is used. Consider using --ext-unix-sk option.
 (00.075427) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-unix-outside",
+        "network-unix-outside",
         {},
     ),
     "half of a stream": (
         """(00.469740) Error (criu/sk-unix.c:881): unix: Can't dump half of stream unix connection. name: (null); peer name: (null)
 (00.518708) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-unix-outside",
+        "network-unix-outside",
         {},
     ),
     "ghost": (
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.042676) Error (criu/cr-dump.c:1545): Dump files (pid: 9895) failed with -1
 (00.057182) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "file-ghost-limit",
+        "file-deleted-large",
         {"path": "/tmp/job/g", "pid": 9895, "flag": "--ghost-limit"},
     ),
     "link remap": (
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.043823) Error (criu/cr-dump.c:1545): Dump files (pid: 9926) failed with -1
 (00.055484) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "file-link-remap",
+        "file-deleted-linked",
         {"path": "/tmp/job/g", "flag": "--link-remap"},
     ),
     "System V": (
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.081553) Error (criu/cr-dump.c:1621): Dump mappings (pid: 10008) failed with -1
 (00.092957) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-sysv-ipc",
+        "process-system-v",
         {"pid": 10008},
     ),
     "locks": (
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.042308) Error (criu/cr-dump.c:1545): Dump files (pid: 10132) failed with -1
 (00.049065) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-device",
+        "file-device",
         {"pid": 10132, "fd": 3},
     ),
     "anonymous": (
@@ -110,7 +110,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.047657) Error (criu/cr-dump.c:1545): Dump files (pid: 10391) failed with -1
 (00.065103) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-anon-inode",
+        "file-kernel-object",
         {"pid": 10391, "fd": 3},
     ),
     "tun": (
@@ -118,7 +118,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.045642) Error (criu/cr-dump.c:1545): Dump files (pid: 10170) failed with -1
 (00.075701) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-tun",
+        "file-tun-device",
         {"pid": 10170},
     ),
     "vsock": (
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.046219) Error (criu/cr-dump.c:1545): Dump files (pid: 10365) failed with -1
 (00.059564) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-socket-family",
+        "network-family",
         {"pid": 10365},
     ),
     "session": (
@@ -140,14 +140,14 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
         """(00.300219) Error (criu/pstree.c:304): The root process 2 is not a session leader. Consider using --shell-job option
 (00.329473) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-not-leader",
+        "process-session-outside",
         {"pid": 2, "flag": "--shell-job"},
     ),
     "terminal": (
         """(00.273414) Error (criu/tty.c:410): tty: Found slave peer index 0 without correspond master peer
 (00.306190) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-terminal",
+        "file-tty-outside",
         {},
     ),
     "gone": (
@@ -177,7 +177,7 @@ Error: Could not process rule: No such file or directory
 Error: Could not process rule: No such file or directory
 (02.108676) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "process-unstoppable",
+        "process-uninterruptible",
         {"pid": 27509},
     ),
     "mount": (
@@ -185,7 +185,7 @@ Error: Could not process rule: No such file or directory
 (00.521978) Error (criu/cr-dump.c:1545): Dump files (pid: 28158) failed with -1
 (00.571159) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "file-mount-outside",
+        "file-mount-unknown",
         {"fd": 3, "pid": 28158},
     ),
     "disk full": (
@@ -204,7 +204,7 @@ Error: Could not process rule: No such file or directory
 (00.046551) Error (criu/cr-dump.c:1545): Dump files (pid: 2597) failed with -1
 (00.046908) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "network-lock",
+        "network-no-lock",
         {"pid": 2597},
     ),
     "prlimit": (
@@ -212,7 +212,7 @@ Error: Could not process rule: No such file or directory
 (00.187500) Error (criu/cr-dump.c:1584): Dump core (pid: 20036) failed with -1
 (00.212251) Error (criu/cr-dump.c:1975): Dumping FAILED.
 """,
-        "criu-prlimit",
+        "host-prlimit",
         {"pid": 20036},
     ),
     "script": (
@@ -275,7 +275,7 @@ RESTORES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.031034)      2: Error (criu/files.c:1221): Unable to open fd=3 id=0x10
 (00.031992) Error (criu/cr-restore.c:2331): Restoring FAILED.
 """,
-        "restore-file-size",
+        "restore-file-changed",
         {"path": "/tmp/job/f", "pid": 2},
     ),
     "mode": (
@@ -283,7 +283,7 @@ RESTORES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.027484)      2: Error (criu/files.c:1221): Unable to open fd=3 id=0x10
 (00.028397) Error (criu/cr-restore.c:2331): Restoring FAILED.
 """,
-        "restore-file-mode",
+        "restore-file-changed",
         {"path": "/tmp/job/f"},
     ),
     "library of another size": (
@@ -292,7 +292,7 @@ RESTORES: dict[str, tuple[str, str, dict[str, object]]] = {
 (00.034260)      1: Error (criu/cr-restore.c:1265): 2 exited, status=1
 (00.034604) Error (criu/cr-restore.c:2331): Restoring FAILED.
 """,
-        "restore-file-size",
+        "restore-file-changed",
         {"path": "/opt/lib/lz.so"},
     ),
     "another build": (

@@ -24,12 +24,22 @@ _EPILOGUE = """Examples:
 
   perdure history pull --days 90 -o attempts.parquet && perdure advise attempts.parquet --html report.html
 
+  perdure run --every 10m -- python train.py
+
   perdure decide --gpus 1024 --work 24h --mttf 7.9h
 
 Exit status: 0 done, 1 a bug of ours, 2 usage, 3 done in part, 4 findings, 10 no ledger, 11 locked, 13 corrupt,
 20 environment unfit, 22 unsupported, 30 scheduler unavailable, 75 try later, 128+n signal."""
 
 COMMANDS: dict[str, str] = {
+    "run": "perdure.cli.run:run",
+    "ps": "perdure.cli.ps:ps",
+    "logs": "perdure.cli.logs:logs",
+    "checkpoint": "perdure.cli.checkpoint:checkpoint",
+    "restore": "perdure.cli.restore:restore",
+    "stop": "perdure.cli.stop:stop",
+    "rm": "perdure.cli.rm:rm",
+    "doctor": "perdure.cli.doctor:doctor",
     "advise": "perdure.cli.advise:advise",
     "decide": "perdure.cli.decide:decide",
     "interval": "perdure.cli.interval:interval",
@@ -99,9 +109,9 @@ def _resolve(target: str) -> Callable[..., Any]:
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit status."""
-    as_json = "--json" in argv
+    as_json = "--json" in (argv[: argv.index("--")] if "--" in argv else argv)  # behind -- stands somebody else's command
     try:
-        build(summaries=len(argv) <= 2 and argv[-1] in ("--help", "-h", *GROUPS))(argv)
+        status = build(summaries=len(argv) <= 2 and argv[-1] in ("--help", "-h", *GROUPS))(argv)
     except KeyboardInterrupt:
         console.err().print("perdure: interrupted")
         return 128 + 2
@@ -114,7 +124,7 @@ def run(argv: list[str]) -> int:
         _report(deliberate, as_json=as_json)
         return deliberate.exit_status
     sys.stdout.flush()
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 def _deliberate(error: Exception) -> errors.PerdureError | None:

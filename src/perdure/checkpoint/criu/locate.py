@@ -22,7 +22,7 @@ from perdure.base import files, privileges, settings
 from perdure.checkpoint.criu import prefix, prlimit, probe
 from perdure.checkpoint.criu.run import Criu
 
-__all__ = ["Candidate", "Criu", "Init", "Places", "candidates", "examine", "find", "find_init", "places"]
+__all__ = ["Candidate", "Criu", "Init", "Places", "candidates", "default_prefix", "examine", "find", "find_init", "places"]
 
 _INITS = ("tini-static", "catatonit", "dumb-init", "tini")
 _REMEDY = "bring one: perdure doctor --bring-criu"
@@ -60,16 +60,25 @@ class Init(msgspec.Struct, frozen=True):
 def places(values: Mapping[str, settings.Value], environ: Mapping[str, str]) -> Places:
     """Return where to look, from the resolved settings and the environment."""
     chosen = values["criu"]
-    data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME", "/nonexistent"), ".local/share")
     cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", "/nonexistent"), ".cache")
     return Places(
         named=chosen.value,
         named_by=chosen.origin,
         search_path=environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin",
-        prefixes=(os.path.join(sys.prefix, "criu"), os.path.join(data, "perdure/criu"), "/var/lib/perdure/criu"),
+        prefixes=(os.path.join(sys.prefix, "criu"), _user_prefix(environ), "/var/lib/perdure/criu"),
         # What root believes is kept where only root writes: HOME may be another user's under sudo.
         cache="/var/cache/perdure" if privileges.is_root() else os.path.join(cache, "perdure"),
     )
+
+
+def default_prefix(environ: Mapping[str, str]) -> str:
+    """Return where a prefix is brought to when nobody says where: root's is for all, a user's for that user."""
+    return "/var/lib/perdure/criu" if privileges.is_root() else _user_prefix(environ)
+
+
+def _user_prefix(environ: Mapping[str, str]) -> str:
+    data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME", "/nonexistent"), ".local/share")
+    return os.path.join(data, "perdure/criu")
 
 
 def find(where: Places) -> Criu:
@@ -90,6 +99,14 @@ def find(where: Places) -> Criu:
         raise errors.EnvironmentUnfit(f"{where.named} ({where.named_by}) is neither a CRIU nor a prefix with one", hint=_REMEDY)
     said = "; ".join(rejected) or "there is none"
     raise errors.EnvironmentUnfit(f"no CRIU works here: {said}", hint=_REMEDY)
+
+
+def find_working(where: Places) -> Criu | None:
+    """Return what `find` does, or None where it raises."""
+    try:
+        return find(where)
+    except errors.EnvironmentUnfit:
+        return None
 
 
 def candidates(where: Places) -> list[Criu]:

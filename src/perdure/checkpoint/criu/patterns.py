@@ -42,7 +42,7 @@ _CRIU_ITSELF = (
     ),
     Pattern(
         r"Can't get rlimit (?P<resource>\d+): Operation not permitted",
-        "criu-prlimit",
+        "host-prlimit",
         "root lacks CAP_SYS_RESOURCE here, so that CRIU is not told the limits of another user's process",
         "install a C compiler (apt-get install gcc libc6-dev) and run perdure doctor, which then makes the library that helps; or give the"
         " container CAP_SYS_RESOURCE",
@@ -64,7 +64,7 @@ _CRIU_ITSELF = (
     ),
     Pattern(
         r"Timeout reached. Try to interrupt",
-        "process-unstoppable",
+        "process-uninterruptible",
         "{pid} (state {state}) did not stop within the time allowed, so nothing was saved",
         "a process in state D waits for a disk, a network file system or a frozen cgroup: mend that, or allow more time",
         also=r"Unseizable non-zombie (?P<pid>\d+) found, state (?P<state>\w)",
@@ -80,25 +80,25 @@ _PROCESS = (
     Pattern(
         # The kernel refuses to hand an io_uring descriptor over; older ones let CRIU see what it is.
         r"send_fds failed \(-22\)|(?:dump file (?P<fd>\d+) of that type .*)?io_uring",
-        "process-io-uring",
+        "file-io-uring",
         "the process has an io_uring descriptor, which no CRIU can save",
         "start it without io_uring: UV_USE_IO_URING=0 for Node.js and other libuv programs",
     ),
     Pattern(
         r"Can't dump file (?P<fd>\d+) of that type \[\w+\] \(chr 231:(?P<minor>\d+)\)",
-        "process-rdma",
+        "file-rdma-device",
         "descriptor {fd} is an RDMA device (chr 231:{minor}), whose state lives in the network card",
         "start the program over TCP, such as with UCX_TLS=tcp or NCCL_IB_DISABLE=1",
     ),
     Pattern(
         r"Can't dump file (?P<fd>\d+) of that type \[\w+\] \((?P<device>(?:chr|blk) \d+:\d+)\)",
-        "process-device",
+        "file-device",
         "descriptor {fd} is a device ({device}) that CRIU cannot save",
         _CLOSE,
     ),
     Pattern(
         r"Can't dump file (?P<fd>\d+) of that type \[\w+\] \(anon (?:anon_inode:)?(?P<name>[^)]+)\)",
-        "process-anon-inode",
+        "file-kernel-object",
         "descriptor {fd} is {name}, which CRIU cannot save",
         _CLOSE,
     ),
@@ -107,31 +107,31 @@ _PROCESS = (
     ),
     Pattern(
         r"Unknown socket collected \(family (?P<family>\d+)\)|Unsupported (?:proto|socket|family)",
-        "process-socket-family",
+        "network-family",
         "the process has a socket of a family that CRIU cannot save (address family {family})",
         _CLOSE,
     ),
     Pattern(
         r"tun: Net namespace is required",
-        "process-tun",
+        "file-tun-device",
         "the process has a tun device of the host's network open",
         "run it in a network namespace of its own",
     ),
     Pattern(
         r"Can't dump half of stream unix connection|External socket is used",
-        "process-unix-outside",
+        "network-unix-outside",
         "the process has a Unix connection to a process outside the workload",
         "end it before the checkpoint, or start both ends under perdure run",
     ),
     Pattern(
         r"Task (?P<pid>\d+) with SysVIPC shmem map",
-        "process-sysv-ipc",
+        "process-system-v",
         "process {pid} uses System V shared memory that belongs to the whole machine",
         "start it under perdure run, which gives it an IPC namespace of its own",
     ),
     Pattern(
         r"Unseizable non-zombie (?P<pid>\d+) found, state D",
-        "process-unstoppable",
+        "process-uninterruptible",
         "process {pid} waits in the kernel and cannot be stopped",
         "mend the disk or network file system it waits for, then try again",
     ),
@@ -155,14 +155,14 @@ _PROCESS = (
     ),
     Pattern(
         r"root process (?P<pid>\d+) is not a session leader",
-        "process-not-leader",
+        "process-session-outside",
         "process {pid} is not the leader of its session",
         "start it under perdure run, or with setsid",
         flag="--shell-job",
     ),
     Pattern(
         r"tty: Found slave peer|tty: Found dangling tty|Task's terminal is in|tty: Found sid \d+ pgid \d+ \(.*\) on peer",
-        "process-terminal",
+        "file-tty-outside",
         "the process is connected to a terminal outside the workload",
         "start it under perdure run, which owns its terminal",
         flag="--shell-job",
@@ -179,14 +179,14 @@ _PROCESS = (
 _FILES = (
     Pattern(
         r"Can't dump ghost file (?P<path>.+) of (?P<size>\d+) size, increase limit",
-        "file-ghost-limit",
+        "file-deleted-large",
         "the deleted file {path} that is still open has {size} bytes, more than the limit",
         "raise the limit",
         flag="--ghost-limit",
     ),
     Pattern(
         r"Can't (?:create )?link remap (?:for|to) (?P<path>.+?)(?:\. Use link-remap option)",
-        "file-link-remap",
+        "file-deleted-linked",
         "{path} was deleted and lives on under another name",
         "allow it to be linked back",
         flag="--link-remap",
@@ -199,7 +199,7 @@ _FILES = (
     ),
     Pattern(
         r"Can't lookup mount=\d+ for fd=(?P<fd>-?\d+) path=(?P<path>.+)",
-        "file-mount-outside",
+        "file-mount-unknown",
         "descriptor {fd} ({path}) was opened on a mount that the workload does not have",
         "open it inside the workload, or start the workload without a mount namespace of its own",
     ),
@@ -222,7 +222,7 @@ _NETWORK = (
     ),
     Pattern(
         r"Iptables configuration failed|Locking network failed|Unable to write iptables config",
-        "network-lock",
+        "network-no-lock",
         "connections cannot be held still: CRIU found neither nftables in the kernel nor the programs of iptables",
         "use a kernel with nf_tables, or: apt-get install iptables",
     ),
@@ -255,7 +255,7 @@ _RESTORE = (
     ),
     Pattern(
         r"File (?P<path>.+) has bad size (?P<size>\d+) \(expect (?P<expected>\d+)\)",
-        "restore-file-size",
+        "restore-file-changed",
         "{path} has {size} bytes and had {expected} at the checkpoint",
         "bring the file of the checkpoint back",
     ),
@@ -267,7 +267,7 @@ _RESTORE = (
     ),
     Pattern(
         r"File (?P<path>.+) has bad mode 0?(?P<mode>\d+) \(expect 0?(?P<expected>\d+)\)",
-        "restore-file-mode",
+        "restore-file-changed",
         "{path} has mode {mode} and had {expected} at the checkpoint",
         "give it its old type and permissions back",
     ),

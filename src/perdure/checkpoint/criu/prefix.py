@@ -21,7 +21,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import files
-from perdure.checkpoint.criu import apt
+from perdure.checkpoint.criu import apt, prlimit
 
 RECORD = "perdure-prefix.json"
 FORMAT = 1
@@ -142,6 +142,8 @@ def _build(root: Path, downloads: list[Path], packages: list[apt.Package], *, su
             _unpack(package, fresh)
         _trim(fresh)
         record = _describe(fresh, downloads, packages, suite=suite, now_ns=now_ns)
+        if prlimit.is_needed() and prlimit.compiler() is not None:
+            prlimit.build(fresh)
         files.write_bytes(fresh / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1), mode=files.PUBLIC_MODE)
         os.chmod(fresh, 0o755)  # noqa: S103
         _sync_tree(fresh)

@@ -22,14 +22,12 @@ import msgspec
 from perdure.base import privileges
 from perdure.checkpoint.criu import run
 from perdure.checkpoint.criu.log import Explanation
+from perdure.checkpoint.images import timers
 
 REVISION = 1
 """Grows when the probe asks for more than before, so that older answers are not believed."""
 
 _STEP_S = 10.0
-_ATTEMPTS = 3
-"""CRIU loses a timer whose expiry is pending at the dump (the images are mended before a real restore); once may be that, not thrice."""
-
 _TIMER = "timer"
 
 
@@ -69,14 +67,8 @@ def probe(criu: run.Criu, init: str) -> Outcome:
         if not version:
             raise _Failed("version", _explain("criu-not-startable", f"{criu.program} does not tell its version", "name another CRIU"))
         criu = msgspec.structs.replace(criu, network_lock=_choose_lock(criu))
-        for attempt in range(1, _ATTEMPTS + 1):
-            with tempfile.TemporaryDirectory(prefix="perdure-probe-") as folder:
-                try:
-                    _Trial(criu, init, Path(folder)).attempt()
-                    break
-                except _Failed as failure:
-                    if failure.step != _TIMER or attempt == _ATTEMPTS:
-                        raise
+        with tempfile.TemporaryDirectory(prefix="perdure-probe-") as folder:
+            _Trial(criu, init, Path(folder)).attempt()
     except _Failed as failure:
         return Outcome(False, version, failure.step, time.monotonic() - began, failure.explanation)
     return Outcome(True, version, "done", time.monotonic() - began, network_lock=criu.network_lock)
@@ -85,12 +77,12 @@ def probe(criu: run.Criu, init: str) -> Outcome:
 def why_not_here() -> Explanation | None:
     """Return what this process lacks for checkpointing at all, or None."""
     if not privileges.is_root():
-        return _explain("host-no-root", "checkpointing needs root, and this process is not", "run it as root: sudo perdure …")
+        return _explain("host-privileges", "checkpointing needs root, and this process is not", "run it as root: sudo perdure …")
     lacking = privileges.missing(("CAP_SYS_ADMIN", "CAP_SYS_PTRACE"))
     if lacking:
         names = ", ".join(lacking)
         return _explain(
-            "host-no-capability",
+            "host-privileges",
             f"this root lacks {names}, as in a container that was started without them",
             "start the container with " + " ".join(f"--cap-add={name.removeprefix('CAP_')}" for name in lacking),
         )
@@ -181,6 +173,8 @@ class _Trial:
         finally:
             _end(launcher)
         self._clear()
+        # As before every restore: CRIU saves a timer whose expiry is pending as one that never fires again.
+        timers.cure_timerfds(self._images)
         pid_file = self._folder / "pid"
         try:
             self._call("restore", run.Action.RESTORE, "--restore-detached", "--restore-sibling", "--pidfile", str(pid_file))

@@ -1,0 +1,74 @@
+"""`perdure doctor`: what this machine can do, and what to type where it cannot."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from perdure import errors
+from perdure.cli import console, findings
+
+if TYPE_CHECKING:
+    from perdure.checkpoint.criu.locate import Places
+
+
+def doctor(
+    *,
+    bring_criu: Annotated[
+        bool, Parameter(negative="", help="Bring Debian's newest CRIU into a private folder, if none here works.")
+    ] = False,
+    prefix: Annotated[
+        Path | None, Parameter(help="Folder for it. Default: /var/lib/perdure/criu, without root the user's data folder.")
+    ] = None,
+    mirror: Annotated[str | None, Parameter(help="Debian mirror to bring it from. Default: the system's own.")] = None,
+    common: console.Common = console.Common(),
+) -> None:
+    """Say what this machine can do: privileges, kernel, namespaces, CRIU, memory, disk.
+
+    CRIU is proved, not believed: a tiny process with a connection and a timer is dumped, killed and restored. What is brought comes
+    from Debian's archive through the system's own mirror and proxies, verified by apt; nothing of the system is changed.
+
+    Ends with status 4 when something keeps checkpoints from working; warnings do not count.
+
+    Example: `perdure doctor --bring-criu`
+    """
+    from perdure.checkpoint import machine
+    from perdure.checkpoint.criu import locate, report
+    from perdure.supervisor import folders
+
+    if not bring_criu and (prefix is not None or mirror is not None):
+        raise errors.UsageError("--prefix and --mirror belong to --bring-criu", hint="perdure doctor --bring-criu --prefix FOLDER")
+    values = console.load_settings(common)
+    where = locate.places(values, os.environ)
+    if bring_criu:
+        _bring(where, prefix, mirror, common)
+        where = locate.places(values, os.environ)
+    found = report.make(where)
+    places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
+    everything = (*machine.judge(machine.look(places.state)), *found.findings)
+    findings.show(common, everything, nothing="nothing to say", criu=found.criu, init=found.init)
+    findings.refuse_problems(everything, what="checkpoints do not work here", hint="each problem above says what helps")
+
+
+def _bring(where: Places, target: Path | None, mirror: str | None, common: console.Common) -> None:
+    """Make a prefix at `target` unless a CRIU works, or, without root to prove one, unless a whole prefix is there."""
+    from perdure.checkpoint.criu import locate, prefix
+
+    root = Path(os.path.abspath(target or locate.default_prefix(os.environ)))
+    working = locate.find_working(where)
+    if working is not None:
+        console.note(common, f"criu {working.version} works: {working.program} ({working.origin})")
+        return
+    present = prefix.read(root)
+    if present is None or prefix.version_of(present.criu_version) < prefix.MINIMUM:
+        present = prefix.bring(
+            root, environ=os.environ, now_ns=time.time_ns(), mirror=mirror, say=lambda text: console.note(common, console.printable(text))
+        )
+        size = f"{present.size_bytes / 2**20:.0f} MiB, {len(present.packages)} packages of Debian's {present.suite}"
+        console.note(common, f"criu {present.criu_version} is in {root} ({size})")
+    if str(root) not in where.prefixes and where.named != str(root):
+        console.note(common, f"to use it: export PERDURE_CRIU={root}")
