@@ -1,0 +1,137 @@
+"""Rules about open and mapped files: mounts, deleted ones, /proc, watches, file systems of other machines. Pure."""
+
+from __future__ import annotations
+
+import os.path
+import re
+import stat
+from collections.abc import Iterator
+
+from perdure.base import units
+from perdure.base.proc import mounts as all_mounts
+from perdure.base.proc.descriptors import Descriptor
+from perdure.base.proc.mounts import Mount
+from perdure.checkpoint.preflight import about
+from perdure.checkpoint.preflight.codes import finding
+from perdure.checkpoint.preflight.plan import Plan
+from perdure.checkpoint.preflight.scene import Member, Scene
+from perdure.model.finding import Finding
+
+_PROCESS_FILE = re.compile(r"/proc/\d+(?:/|$)")
+
+REMOTE_KINDS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "afs", "glusterfs", "orangefs", "virtiofs"}
+)
+"""File systems whose content lies elsewhere; those of type ``fuse`` are too."""
+
+
+def check(scene: Scene, plan: Plan) -> Iterator[Finding]:
+    """Yield what is wrong with the files that `scene` has open or mapped."""
+    by_id = {mount.id: mount for mount in scene.mounts}
+    told: set[tuple[int, int]] = set()
+    remote: dict[str, tuple[Mount, Member, str]] = {}
+    for member in scene.members:
+        for opened in member.descriptors:
+            if not _is_file(member, opened):
+                continue
+            mount = by_id.get(opened.info.mount)
+            if mount is None:
+                if opened.info.mount:  # memory of memfd_create lies on no mount, and says 0
+                    yield about.descriptor("file-mount-unknown", member, opened, f"is {opened.target}, which lies on no mount that is seen")
+                continue
+            yield from _opened(scene, member, opened, mount)
+            if opened.deleted and opened.is_regular and (opened.device, opened.inode) not in told:
+                told.add((opened.device, opened.inode))
+                yield from _deleted(scene, plan, member, opened)
+            if is_remote(mount.kind):
+                remote.setdefault(mount.point, (mount, member, opened.target))
+        yield from _mapped(scene, plan, member, told, remote)
+    for mount, member, path in remote.values():
+        yield finding(
+            "file-remote", mount.point, f"{member.name} has {path} open, on {mount.kind} from {mount.source}", pid=member.pid, path=path
+        )
+    yield from _watches(scene)
+
+
+def is_remote(kind: str) -> bool:
+    """Tell whether a file system of type `kind` keeps its content elsewhere, or in another process."""
+    return kind in REMOTE_KINDS or kind == "fuse" or kind.startswith("fuse.")
+
+
+def is_hidden(mount: Mount, mounts: tuple[Mount, ...]) -> bool:
+    """Tell whether no path leads to `mount`, because another of `mounts` lies on its root, or on a folder above its mount point."""
+    by_id = {other.id: other for other in mounts}
+    for _ in range(len(mounts)):
+        for other in mounts:
+            if other.id == mount.id:
+                continue
+            on_top = other.parent == mount.id and other.point == mount.point
+            beside = other.parent == mount.parent and other.point != mount.point and mount.point.startswith(other.point.rstrip("/") + "/")
+            if on_top or beside:
+                return True
+        above = by_id.get(mount.parent)
+        if above is None or above is mount:
+            return False
+        # A mount that lies on a folder of a hidden one is hidden with it; one on its very root has become what is seen.
+        if above.point == mount.point:
+            return False
+        mount = above
+    return False
+
+
+def _is_file(member: Member, opened: Descriptor) -> bool:
+    return opened.target.startswith("/") and opened.number not in member.device_numbers and not stat.S_ISSOCK(opened.mode)
+
+
+def _opened(scene: Scene, member: Member, opened: Descriptor, mount: Mount) -> Iterator[Finding]:
+    if is_hidden(mount, scene.mounts):
+        yield about.descriptor("file-overmounted", member, opened, f"is {opened.target}, which a later mount hides")
+    if mount.kind == "proc" and _PROCESS_FILE.match(opened.target):
+        yield about.descriptor("file-of-process", member, opened, f"is {opened.target}, whose number will be another one")
+
+
+def _deleted(scene: Scene, plan: Plan, member: Member, opened: Descriptor) -> Iterator[Finding]:
+    size_bytes = scene.deleted_bytes.get((opened.device, opened.inode), opened.size_bytes)
+    if opened.links:
+        yield about.descriptor(
+            "file-deleted-linked", member, opened, f"is {opened.target}, which has lost this name and lives on under {_names(opened.links)}"
+        )
+    elif size_bytes > plan.ghost_limit_bytes:
+        yield about.descriptor("file-deleted-large", member, opened, _too_large(opened.target, size_bytes, plan))
+
+
+def _names(links: int) -> str:
+    return "another name" if links == 1 else f"{links} other names"
+
+
+def _too_large(path: str, size_bytes: int, plan: Plan) -> str:
+    return f"{path} is deleted and takes {units.format_size(size_bytes)}, more than {units.format_size(plan.ghost_limit_bytes)}"
+
+
+def _mapped(
+    scene: Scene, plan: Plan, member: Member, told: set[tuple[int, int]], remote: dict[str, tuple[Mount, Member, str]]
+) -> Iterator[Finding]:
+    for mapping in member.mappings:
+        if not mapping.is_file or mapping.path.startswith("/[aio]"):
+            continue
+        key = (mapping.device, mapping.inode)
+        if mapping.deleted and key not in told:
+            told.add(key)
+            size_bytes = scene.deleted_bytes.get(key, 0)
+            if size_bytes > plan.ghost_limit_bytes:
+                yield about.process("file-deleted-large", member, _too_large(mapping.path, size_bytes, plan), path=mapping.path)
+        elif not mapping.deleted and os.path.isabs(mapping.path):
+            mount = all_mounts.covering(mapping.path, scene.mounts)
+            if mount is not None and is_remote(mount.kind):
+                remote.setdefault(mount.point, (mount, member, mapping.path))
+
+
+def _watches(scene: Scene) -> Iterator[Finding]:
+    by_pid = {member.pid: member for member in scene.members}
+    for pid, fd, watch in scene.unreachable_watches:
+        member = by_pid[pid]
+        opened = next(opened for opened in member.descriptors if opened.number == fd)
+        where = f"on {watch.mount_point} ({watch.kind})" if watch.kind else "on a mount that is not seen"
+        yield about.descriptor(
+            "file-watch", member, opened, f"watches inode {watch.inode} {where}, which the kernel does not find by its handle"
+        )

@@ -1,0 +1,54 @@
+"""What would prevent a checkpoint of a running tree now. Called by the supervisor before each one, and by `perdure check`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from perdure.checkpoint.preflight import files, memory, opened, processes, room, scene, sockets, streams
+from perdure.checkpoint.preflight.plan import Plan
+from perdure.checkpoint.preflight.scene import Scene
+from perdure.model.finding import Finding, Severity
+
+PASSING = frozenset(
+    {"process-uninterruptible", "process-shared-memory", "network-netlink-pending", "network-datagram-corked", "file-of-process"}
+)
+"""Codes of states that most programs pass through within milliseconds: they count only when they are still there a moment later."""
+
+_MOMENT_S = 0.1
+
+
+def check(root: int, plan: Plan) -> tuple[Finding, ...]:
+    """Return what would prevent a checkpoint of the tree of process `root`, or make it less than is expected. Nothing is stopped.
+
+    Raises `errors.ProcessGone` when `root` is gone, `errors.InputDenied` when it may not be looked into.
+    """
+    seen = scene.read(root)
+    found = list(rules(seen, plan))
+    if any(finding.code in PASSING and finding.severity is Severity.PROBLEM for finding in found):
+        time.sleep(_MOMENT_S)
+        seen = scene.read(root)
+        again = list(rules(seen, plan))
+        before = {_key(finding) for finding in found}
+        found = [finding for finding in again if finding.code not in PASSING or _key(finding) in before]
+    return (*room.check(plan, memory.expected_bytes(seen)), *ordered(found))
+
+
+def rules(seen: Scene, plan: Plan) -> Iterator[Finding]:
+    """Yield what all families find in `seen`. Pure."""
+    yield from opened.check(seen)
+    yield from streams.check(seen, plan)
+    yield from files.check(seen, plan)
+    yield from sockets.check(seen, plan)
+    yield from processes.check(seen, plan)
+    yield from memory.check(seen)
+
+
+def ordered(found: Iterable[Finding]) -> list[Finding]:
+    """Return `found` with problems first, then warnings, each in the order they were found."""
+    ranks = {severity: rank for rank, severity in enumerate(Severity)}
+    return sorted(found, key=lambda finding: ranks[finding.severity])
+
+
+def _key(finding: Finding) -> tuple[str, int | None, int | None, str | None]:
+    return finding.code, finding.pid, finding.fd, finding.path
