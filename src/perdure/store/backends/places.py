@@ -52,10 +52,18 @@ def make_directories(root: int, parts: list[str], durable: set[str]) -> None:
         except FileExistsError:
             pass
         else:
-            with directory(parent, parts[-1:]) as made:
-                os.fchmod(made, DIRECTORY_MODE)
+            _make_private(parent, parts[-1])
         os.fsync(parent)
     durable.add("/".join(parts))
+
+
+def _make_private(parent: int, name: str) -> None:
+    """Set the mode of the folder that was just made: a strange umask may have left its own user without rights to open it."""
+    made = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{made}", DIRECTORY_MODE)  # fchmod refuses a descriptor of this kind
+    finally:
+        os.close(made)
 
 
 def create_file(parent: int, name: str) -> int:
