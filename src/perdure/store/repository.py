@@ -120,6 +120,10 @@ class Repository:
         """Return the keys of all packs that a checkpoint needs. Raises as `head`."""
         return frozenset(pack.key for pack in self._whole(checkpoint)[1].packs)
 
+    def pack_blocks_of(self, checkpoint: CheckpointId) -> dict[str, int]:
+        """Return how many blocks each pack that a checkpoint needs holds in all, by its key. Raises as `head`."""
+        return {pack.key: pack.slots for pack in self._whole(checkpoint)[1].packs}
+
     @contextlib.contextmanager
     def writer(self, *, previous: Manifest | None, progress: Callable[[int], None]) -> Iterator[Writer]:
         """Begin a checkpoint. The block's end without `Writer.commit`, for whatever reason, leaves nothing that can be seen.
