@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 
 from perdure import errors
-from perdure.supervisor.record import Workload
 
 _RUNNERS = re.compile(r"(python|pypy|node|ruby|perl|Rscript|bash|sh|dash|zsh|ksh|java|mpirun|mpiexec|env|nice|stdbuf|time)[\d.]*")
 """Programs that run another: that one's name says more."""
@@ -33,12 +32,11 @@ def _slug(command: Sequence[str]) -> str:
     return slug or "workload"
 
 
-def require_same(known: Workload, command: Sequence[str], working_directory: str) -> None:
-    """Raise `errors.UsageError` when `known` is another command, or the same in another folder."""
-    if tuple(command) == known.command and working_directory == known.working_directory:
+def require_same(name: str, known: Sequence[str], known_directory: str, command: Sequence[str], working_directory: str) -> None:
+    """Raise `errors.UsageError` when the workload `name` is another command than `command`, or the same in another folder."""
+    if tuple(command) == tuple(known) and working_directory == known_directory:
         return
-    what = "another command" if tuple(command) != known.command else f"the same command in {known.working_directory}"
+    what = "another command" if tuple(command) != tuple(known) else f"the same command in {known_directory}"
     raise errors.UsageError(
-        f"{known.name} is {what}: {' '.join(known.command)[:200]}",
-        hint="give this one another --name, or start the name over with --fresh",
+        f"{name} is {what}: {' '.join(known)[:200]}", hint="give this one another --name, or start the name over with --fresh"
     )

@@ -94,6 +94,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     supervisor_pid: int | None = None
     supervisor_ticks: int | None = None
     boot_id: str = ""
+    adopted: bool = False
+    """It was running already when it was taken over: it does not end with its supervisor."""
     exit_status: int | None = None
     reason: str = ""
     checkpoints: int = 0

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
+from perdure.base import documents
 from perdure.checkpoint import images
 from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, StoredFile
 from perdure.store import gc, locks, prune
@@ -106,7 +107,7 @@ Said = Progress | Committed | Failed | Pruned
 
 def main(arguments: list[str]) -> int:
     """Store what the request file `arguments[0]` says. Returns the exit status."""
-    request = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Request)
+    request = documents.decode(Path(arguments[0]).read_bytes(), Request)
     _be_polite(request.parent)
     try:
         _store(request)
@@ -210,7 +211,7 @@ class _Report:
 
 
 def _say(said: Said) -> None:
-    content = msgspec.json.encode(said) + b"\n"
+    content = documents.encode(said) + b"\n"
     while content:
         content = content[os.write(1, content) :]
 

@@ -24,15 +24,35 @@ IGNORED = (signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
 """A pipe that broke, and a terminal that is another job's, are told by an error of the call."""
 
 
+class Inbox:
+    """Signals that came, until somebody takes them."""
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self._receive: Callable[[int], None] = self._waiting.append
+
+    def put(self, number: int) -> None:
+        """Signal `number` came."""
+        self._receive(number)
+
+    def hand_to(self, receive: Callable[[int], None]) -> None:
+        """Give what came, and what will come, to `receive`."""
+        self._receive = receive
+        for number in self._waiting:
+            receive(number)
+        self._waiting.clear()
+
+
 @contextlib.contextmanager
-def delivered(reactor: Reactor, receive: Callable[[int], None]) -> Iterator[None]:
-    """Call `receive` from the reactor with each of `HANDLED` that arrives while the block runs. Main thread only."""
+def delivered(reactor: Reactor) -> Iterator[Inbox]:
+    """Collect each of `HANDLED` that arrives while the block runs, in the reactor's thread. Main thread only."""
+    inbox = Inbox()
     ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def read() -> None:
         with contextlib.suppress(BlockingIOError):
             for number in os.read(ours, 256):
-                receive(number)
+                inbox.put(number)
 
     found = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
     # A handler must be there for the number to be written; ignored signals stay ignored where `nohup` asked for it.
@@ -44,7 +64,7 @@ def delivered(reactor: Reactor, receive: Callable[[int], None]) -> Iterator[None
     before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
     reactor.watch(ours, READ, read)
     try:
-        yield
+        yield inbox
     finally:
         signal.set_wakeup_fd(before)
         for number, handler in found.items():

@@ -10,9 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
-from perdure.base import text
+from perdure.base import documents, text
 from perdure.supervisor.messages import Event
 
 
@@ -33,7 +31,7 @@ class Voice:
 
     def event(self, event: Event) -> None:
         """Tell programs of `event`, where they asked for it."""
-        line = msgspec.json.encode(event).decode() + "\n"
+        line = documents.encode(event).decode() + "\n"
         if self._as_json:
             _write(2, line)
         if self._events is not None:

@@ -1,0 +1,93 @@
+"""Clear away what a supervisor left behind that was killed, whatever it was doing. Called by `start`, which holds the workload's lock.
+
+A tree dies with its supervisor, and CRIU and the saver with theirs: the kernel sees to it. What is found here all the same was on its
+way, or the machine was stopped in between. Committed checkpoints are never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import time
+
+import msgspec
+
+from perdure import errors
+from perdure.base.proc import machine
+from perdure.checkpoint import tree
+from perdure.checkpoint.tree import Tree
+from perdure.supervisor.folders import Folders
+from perdure.supervisor.record import LIVE, Operation, State, Workload
+from perdure.supervisor.state import Database
+from perdure.supervisor.voice import Voice
+
+_DYING_S = 20.0
+
+
+def repair(name: str, database: Database, folders: Folders, voice: Voice) -> None:
+    """Make the workload `name` ready for its next life. Nothing happens when its supervisor ended in good order.
+
+    Raises `errors.WorkloadBusy` when what it left cannot be ended.
+    """
+    boot_id = machine.boot_id()
+    record = database.get(name)
+    if record is not None and record.state in LIVE:
+        _end_tree(record, boot_id, voice)
+        database.put(
+            msgspec.structs.replace(
+                record,
+                state=State.LOST,
+                pid=None,
+                start_ticks=None,
+                supervisor_pid=None,
+                supervisor_ticks=None,
+                reason="its supervisor was killed" if record.boot_id == boot_id else "the machine was started anew",
+                changed_ns=time.time_ns(),
+            )
+        )
+    for operation in database.unfinished(name):
+        _clear(operation, boot_id, voice)
+        database.end(operation)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(folders.socket(name))
+
+
+def _clear(operation: Operation, boot_id: str, voice: Voice) -> None:
+    if operation.staging is not None and os.path.isdir(operation.staging):
+        voice.say(f"clearing away a {operation.kind} that was cut off; what was saved before is untouched")
+        shutil.rmtree(operation.staging, ignore_errors=True)
+    if operation.pid is not None and operation.start_ticks is not None and operation.boot_id == boot_id:
+        _end(Tree(operation.pid, operation.start_ticks))
+
+
+def _end_tree(record: Workload, boot_id: str, voice: Voice) -> None:
+    if record.pid is None or record.start_ticks is None or record.boot_id != boot_id:
+        return
+    left = Tree(record.pid, record.start_ticks)
+    if not tree.is_alive(left):
+        return
+    if record.adopted:
+        raise errors.WorkloadBusy(
+            f"process {record.pid} of {record.name} runs on without its supervisor",
+            hint=f"keep it again: perdure run --name {record.name} --adopt {record.pid}; or end it first",
+        )
+    voice.say(f"ending what a supervisor that was killed left of {record.name}")
+    _end(left)
+
+
+def _end(left: Tree) -> None:
+    """Kill what is left of the tree, and wait until it is gone: its PIDs and ports are wanted again."""
+    try:
+        descriptor = tree.open_pidfd(left)
+    except errors.ProcessGone:
+        return
+    try:
+        tree.kill(left)
+        if not select.select([descriptor], [], [], _DYING_S)[0]:
+            raise errors.WorkloadBusy(
+                f"process {left.pid} was killed and does not end", hint="see what holds it, such as a file server that is away: ps -o wchan"
+            )
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""Find the checkpoint to go on from, and bring everything but the processes back to it. Called by `start`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.base import units
+from perdure.model.checkpoint import CheckpointId, Manifest
+from perdure.store import lives, locks
+from perdure.store.owners import Linux
+from perdure.store.repository import Repository
+from perdure.supervisor import lineage, log, saver
+from perdure.supervisor.voice import Voice
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A checkpoint, taken out of the store and verified to the last byte."""
+
+    manifest: Manifest
+    folder: str
+    """Where its files lie, absolute."""
+
+    @property
+    def id(self) -> CheckpointId:
+        """Its name."""
+        return self.manifest.id
+
+
+def candidates(repository: Repository, name: str, origin: CheckpointId | None) -> tuple[CheckpointId, ...]:
+    """Return what the workload `name` may go on from, best first; just `origin` when that is given. Empty: it starts anew.
+
+    Raises `errors.WorkloadMissing` when there is no `origin`.
+    """
+    there = repository.checkpoints(name)
+    if origin is None:
+        return lineage.candidates({life.epoch: life for life in lives.every(repository, name)}, there)
+    if origin not in there:
+        raise errors.WorkloadMissing(f"there is no checkpoint {origin}", hint="perdure store ls shows which there are")
+    return (origin,)
+
+
+def head(repository: Repository, checkpoint: CheckpointId, voice: Voice) -> Manifest | None:
+    """Return what `checkpoint` says of itself; None, after it was told, when that cannot be read."""
+    try:
+        return repository.head(checkpoint)
+    except (errors.StoreCorrupt, errors.WorkloadMissing) as error:
+        voice.say(f"{checkpoint} cannot be used: {error}")
+        return None
+
+
+def take_out(repository: Repository, manifest: Manifest, folder: Path, voice: Voice) -> Source | None:
+    """Write the checkpoint's files below `folder`, which is empty; None, after it was told, when it is damaged."""
+    voice.say(f"reading {manifest.id}, {units.format_size(manifest.logical_bytes)}")
+    with locks.shared(repository, purpose=f"restore {manifest.id}", surroundings=Linux(), using=(manifest.id,)):
+        try:
+            return Source(repository.extract(manifest.id, folder, progress=lambda _done: None), str(folder))
+        except errors.StoreCorrupt as error:
+            voice.say(f"{manifest.id} is damaged: {error}")
+        except errors.WorkloadMissing:
+            voice.say(f"{manifest.id} was removed meanwhile")
+    return None
+
+
+def bring_log_back(path: Path, source: Source, *, epoch: int) -> int:
+    """Bring the console's log at `path` to what it was at the checkpoint. Returns the bytes cut off, which are kept beside it."""
+    wanted = source.manifest.log_bytes
+    aside = path.with_name(f"{path.name}.perdure-tail-{epoch}")
+    saved = Path(source.folder) / saver.LOG
+    if _begins_with(path, saved):
+        return log.cut(path, wanted, aside=aside)
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(path, aside)
+    shutil.copyfile(saved, path)
+    shutil.copyfile(Path(source.folder) / saver.LOG_STREAMS, log.streams_path(path))
+    for copied in (path, log.streams_path(path)):
+        copied.chmod(0o600)
+    return 0
+
+
+def put_log_away(path: Path) -> None:
+    """Make room for the log of a run that starts anew; the one before is kept, until the next."""
+    for one in (path, log.streams_path(path)):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(one, one.with_name(one.name + ".previous"))
+
+
+def give_back(path: Path, size_bytes: int, descriptor: int, streams: frozenset[int]) -> str:
+    """Put what `streams` wrote up to the checkpoint into our own output `descriptor`, where that is a file that lost it or has more.
+
+    A file that the shell emptied is filled again; one that is appended to, and holds what was written after the checkpoint, is cut.
+    Returns what was done, in words; empty: nothing.
+    """
+    found = os.fstat(descriptor)
+    expected = log.stream_bytes(path, size_bytes, streams)
+    if not stat.S_ISREG(found.st_mode) or not expected:
+        return ""
+    if found.st_size == 0:
+        log.copy_stream(path, size_bytes, streams, descriptor)
+        return f"{units.format_size(expected)} of earlier output put back"
+    return ""
+
+
+def _begins_with(path: Path, saved: Path) -> bool:
+    """Tell whether the file at `path` begins with all that is in `saved`."""
+    try:
+        with open(path, "rb") as ours, open(saved, "rb") as theirs:
+            if os.fstat(ours.fileno()).st_size < os.fstat(theirs.fileno()).st_size:
+                return False
+            while content := theirs.read(1 << 20):
+                if ours.read(len(content)) != content:
+                    return False
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,372 @@
+"""From what a person asked for to a workload that runs and is kept: new, or gone on with. Called by `run` and `restore`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.base import files, units
+from perdure.base.proc import machine, process
+from perdure.checkpoint import namespaces, staging
+from perdure.checkpoint.criu import locate
+from perdure.checkpoint.tree import Tree
+from perdure.model import checkpoint as model
+from perdure.model.checkpoint import CheckpointId, LifeEnd
+from perdure.store import lives
+from perdure.store.lives import HeldLife
+from perdure.store.owners import Linux
+from perdure.store.repository import Repository
+from perdure.supervisor import (
+    background,
+    console,
+    engine,
+    interval,
+    leases,
+    lock,
+    naming,
+    place,
+    repair,
+    resume,
+    signals,
+    state,
+    terminal,
+    wire,
+)
+from perdure.supervisor.background import Started, Starter
+from perdure.supervisor.console import Console
+from perdure.supervisor.folders import Folders
+from perdure.supervisor.keeper import Keeper
+from perdure.supervisor.life import Life
+from perdure.supervisor.log import Log
+from perdure.supervisor.messages import Event
+from perdure.supervisor.reactor import Reactor
+from perdure.supervisor.record import ENDED, LastCheckpoint, Operation, Options, State, Workload
+from perdure.supervisor.resume import Source
+from perdure.supervisor.state import Database
+from perdure.supervisor.voice import Voice
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for."""
+
+    name: str | None
+    command: tuple[str, ...]
+    """Empty: what is known of the name."""
+    working_directory: str
+    environment: dict[str, str]
+    options: Options | None
+    """None: as it was kept before."""
+    fresh: bool = False
+    origin: CheckpointId | None = None
+    """Go on from this checkpoint; None: from the best one."""
+    must_resume: bool = False
+    """It is an error when there is nothing to go on from."""
+    adopt: int | None = None
+    end_ns: int | None = None
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What there is on this machine."""
+
+    folders: Folders
+    place: Callable[[Workload | None], place.Place]
+    criu: Callable[[], locate.Places]
+    staging: str | None
+
+
+def run(wanted: Wanted, setup: Setup, *, detach: bool, voice: Voice) -> int:
+    """Do what is wanted and keep the workload until it ends; returns what the command ends with.
+
+    With `detach` it returns 0 as soon as the workload runs. Raises what forbids it; nothing runs then.
+    """
+    name = _name(wanted)
+    setup.folders.make(name)
+    if not detach:
+        return _Beginning(name, wanted, setup, voice, None).keep()
+    answer = background.split(setup.folders.messages(name))
+    if isinstance(answer, Started):
+        came = f" from {answer.restored_from}" if answer.restored_from else ""
+        voice.say(f"{answer.name} runs in the background{came}; see perdure logs -f {answer.name}")
+        return 0
+    try:
+        return _Beginning(name, wanted, setup, voice, answer).keep()
+    except errors.PerdureError as error:
+        answer.tell(Started(error=wire.document(error)))
+        raise
+
+
+def _name(wanted: Wanted) -> str:
+    if wanted.name is not None:
+        return wanted.name
+    return naming.derive(wanted.command or process.command_line(wanted.adopt or 0), wanted.working_directory)
+
+
+class _Beginning:
+    """One beginning of one life, and what was found out on the way."""
+
+    def __init__(self, name: str, wanted: Wanted, setup: Setup, voice: Voice, starter: Starter | None) -> None:
+        self._name = name
+        self._wanted = wanted
+        self._setup = setup
+        self._folders = setup.folders
+        self._voice = voice
+        self._starter = starter
+        self._damaged: set[CheckpointId] = set()
+        """Checkpoints that were found to be so."""
+
+    def keep(self) -> int:
+        """Begin, and keep the workload until it ends."""
+        with (
+            contextlib.closing(Reactor()) as reactor,
+            lock.held(self._folders.lock(self._name), self._name),
+            state.opened(self._folders.database) as database,
+        ):
+            repair.repair(self._name, database, self._folders, self._voice)
+            record = self._record(database.get(self._name))
+            where = self._setup.place(record)
+            with place.opened(where, create=not self._wanted.must_resume) as repository:
+                return self._live(reactor, database, record, where, repository)
+
+    def _record(self, known: Workload | None) -> Workload:
+        """Return what is to be remembered of the workload, from what is wanted and what is known."""
+        wanted, now_ns = self._wanted, time.time_ns()
+        if known is not None and wanted.command and not wanted.fresh and known.state not in ENDED:
+            naming.require_same(known.name, known.command, known.working_directory, wanted.command, wanted.working_directory)
+        if known is None or wanted.command or wanted.adopt is not None:
+            command = wanted.command or (process.command_line(wanted.adopt) if wanted.adopt is not None else ())
+            working_directory = wanted.working_directory
+        else:
+            command, working_directory = known.command, known.working_directory
+        return Workload(
+            name=self._name,
+            command=command,
+            working_directory=working_directory,
+            options=wanted.options or (known.options if known else Options()),
+            store=known.store if known else "",
+            created_ns=known.created_ns if known else now_ns,
+            changed_ns=now_ns,
+            state=State.STARTING,
+            epoch=known.epoch if known else 0,
+            checkpoints=known.checkpoints if known else 0,
+            last_checkpoint=known.last_checkpoint if known else None,
+            boot_id=machine.boot_id(),
+            supervisor_pid=os.getpid(),
+            supervisor_ticks=process.stat(os.getpid()).start_ticks,
+        )
+
+    def _live(self, reactor: Reactor, database: Database, record: Workload, where: place.Place, repository: Repository) -> int:
+        places = self._setup.criu()
+        criu = locate.find(places)
+        options = msgspec.structs.replace(record.options, key_file=where.key_file)
+        record = msgspec.structs.replace(record, store=where.url, options=options)
+        namespaces.become_subreaper()
+        with signals.delivered(reactor) as inbox, self._source(database, repository) as source:
+            held = self._begin(repository, where, source)
+            try:
+                record = self._remember(database, record, held, source)
+                log_path = self._folders.log(self._name)
+                self._prepare_log(log_path, held, source)
+                streams = Console(console.plan(background=self._starter is not None), Log(log_path), reactor, self._voice.say)
+                life = Life(
+                    folders=self._folders,
+                    database=database,
+                    record=record,
+                    place=where,
+                    repository=repository,
+                    held=held,
+                    tree=Tree(0, 0),
+                    streams=(),
+                    criu=criu,
+                    staging=self._setup.staging,
+                )
+                self._run(life, streams, source, locate.find_init(places, beside=criu))
+            except errors.PerdureError as error:
+                self._withdraw(database, held, error)
+                raise
+            life.remember(state=State.RUNNING, pid=life.tree.pid, start_ticks=life.tree.start_ticks)
+            self._say_begun(life, source)
+            keeper = Keeper(life, reactor, streams, self._voice, end_ns=self._wanted.end_ns)
+            inbox.hand_to(keeper.receive)
+            try:
+                return keeper.run().status
+            finally:
+                streams.close()
+
+    @contextlib.contextmanager
+    def _source(self, database: Database, repository: Repository) -> Iterator[Source | None]:
+        """Yield the checkpoint to go on from, taken out of the store for as long as the block runs; None: the workload starts anew."""
+        found = self._candidates(database, repository)
+        if not found:
+            if self._wanted.must_resume:
+                raise errors.WorkloadMissing(
+                    f"{self._name} has no checkpoint to go on from", hint="perdure store ls shows all; give one with --from"
+                )
+            yield None
+            return
+        for checkpoint in found:
+            manifest = resume.head(repository, checkpoint, self._voice)
+            if manifest is None:
+                self._damaged.add(checkpoint)
+                continue
+            self._require_same(manifest)
+            with self._folder(database, manifest) as folder:
+                source = resume.take_out(repository, manifest, folder, self._voice)
+                if source is not None:
+                    yield source
+                    return
+                self._damaged.add(checkpoint)
+        raise errors.StoreCorrupt(
+            f"no checkpoint of {self._name} can be used",
+            hint=f"see perdure store verify; start over with: perdure run --fresh --name {self._name}",
+        )
+
+    def _candidates(self, database: Database, repository: Repository) -> tuple[CheckpointId, ...]:
+        wanted, known = self._wanted, database.get(self._name)
+        if wanted.fresh or wanted.adopt is not None:
+            return ()
+        if wanted.origin is None and known is not None and known.state in ENDED:
+            newest = lives.latest(repository, self._name)
+            if newest is None or newest.epoch <= known.epoch:
+                # The store may not have been told: it was away when the workload ended.
+                self._voice.say(f"{self._name} {known.state.value} before ({known.reason}): starting it anew")
+                return ()
+        return resume.candidates(repository, self._name, wanted.origin)
+
+    def _require_same(self, manifest: model.Manifest) -> None:
+        if self._wanted.command:
+            naming.require_same(
+                self._name, manifest.command, manifest.working_directory, self._wanted.command, self._wanted.working_directory
+            )
+
+    @contextlib.contextmanager
+    def _folder(self, database: Database, manifest: model.Manifest) -> Iterator[Path]:
+        """Yield a private folder that has room for the files of `manifest`; it goes with the block, or with the next run."""
+        staged = staging.choose(manifest.logical_bytes, self._setup.staging)
+        operation = database.begin(
+            Operation(
+                number=0, workload=self._name, kind="restore", began_ns=time.time_ns(), staging=str(staged), boot_id=machine.boot_id()
+            )
+        )
+        try:
+            yield staged
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+            database.end(operation)
+
+    def _begin(self, repository: Repository, where: place.Place, source: Source | None) -> HeldLife:
+        told: set[int] = set()
+
+        def waiting(life: model.Life | None, left_s: float) -> None:
+            epoch = life.epoch if life else 0
+            if epoch not in told:
+                told.add(epoch)
+                who = f"its life {life.epoch} on {life.hostname}" if life else "a life of it that cannot be read"
+                self._voice.say(f"{who} gave no sign of its end: watching for {units.format_duration(left_s)} whether it still lives")
+
+        held = lives.begin(
+            repository,
+            self._name,
+            restored_from=source.id if source else None,
+            surroundings=Linux(),
+            ttl_s=leases.LOCAL_TTL_S if where.is_here else leases.REMOTE_TTL_S,
+            waiting=waiting,
+        )
+        if source is not None and self._wanted.origin is None:
+            newer = [
+                one for one in repository.checkpoints(self._name) if one.epoch == source.id.epoch and one.sequence > source.id.sequence
+            ]
+            if newer and newer[-1] not in self._damaged:
+                held.end(LifeEnd(time.time_ns(), False, None, f"not begun: {newer[-1]} was saved meanwhile"))
+                raise errors.WorkloadBusy(f"{newer[-1]} was saved meanwhile", hint="give the same command again")
+        return held
+
+    def _remember(self, database: Database, record: Workload, held: HeldLife, source: Source | None) -> Workload:
+        last = LastCheckpoint.of(source.manifest) if source else None
+        record = msgspec.structs.replace(
+            record,
+            epoch=held.life.epoch,
+            last_checkpoint=last
+            if last is None or record.last_checkpoint is None or last.id != record.last_checkpoint.id
+            else record.last_checkpoint,
+            command=record.command or (source.manifest.command if source else ()),
+            working_directory=record.working_directory if record.command or source is None else source.manifest.working_directory,
+        )
+        database.put(record)
+        text = f"{held.life.epoch}\n{self._name}\n"
+        files.write_text(self._folders.epoch_file(self._name), text, mode=0o644)
+        elsewhere = source.manifest.epoch_file if source else None
+        if elsewhere is not None and elsewhere != str(self._folders.epoch_file(self._name)):
+            # The workload knows only the path that it was started with, on whichever machine that was.
+            Path(elsewhere).parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            files.write_text(elsewhere, text, mode=0o644)
+        return record
+
+    def _prepare_log(self, path: Path, held: HeldLife, source: Source | None) -> None:
+        if source is None:
+            resume.put_log_away(path)
+            return
+        cut_bytes = resume.bring_log_back(path, source, epoch=held.life.epoch)
+        if cut_bytes:
+            self._voice.say(f"{units.format_size(cut_bytes)} written after the checkpoint cut off the log, and kept beside it")
+
+    def _run(self, life: Life, streams: Console, source: Source | None, init: locate.Init) -> None:
+        """Start the workload, or bring it back."""
+        if source is not None and streams.plan.passed_on and not streams.plan.terminal:
+            self._give_back(streams, source)
+        stdin, stdout, stderr = streams.open()
+        if streams.master is not None:
+            terminal.Terminal().adopt(stdout)
+            terminal.Terminal().fit(streams.master)
+        try:
+            if source is not None:
+                engine.restore(life, source, (stdin, stdout, stderr), self._voice)
+            elif self._wanted.adopt is not None:
+                engine.adopt(life, self._wanted.adopt)
+            else:
+                engine.launch(life, self._wanted.environment, init, (stdin, stdout, stderr), is_terminal=streams.plan.terminal)
+        finally:
+            streams.release()
+
+    def _give_back(self, streams: Console, source: Source) -> None:
+        path = self._folders.log(self._name)
+        wanted = {1: frozenset({1, 2})} if streams.plan.one_output else {1: frozenset({1}), 2: frozenset({2})}
+        for descriptor, numbers in wanted.items():
+            done = resume.give_back(path, source.manifest.log_bytes, descriptor, numbers)
+            if done:
+                self._voice.say(f"{'stdout' if descriptor == 1 else 'stderr'}: {done}")
+
+    def _withdraw(self, database: Database, held: HeldLife, error: errors.PerdureError) -> None:
+        """Nothing runs: end the life that was begun."""
+        now_ns = time.time_ns()
+        record = database.get(self._name)
+        if record is not None:
+            state_now = State.STOPPED if record.last_checkpoint else State.FAILED
+            database.put(
+                msgspec.structs.replace(
+                    record, state=state_now, reason=str(error), supervisor_pid=None, supervisor_ticks=None, changed_ns=now_ns
+                )
+            )
+        with contextlib.suppress(errors.StoreError):
+            held.end(LifeEnd(now_ns, False, None, f"not begun: {error}"))
+
+    def _say_begun(self, life: Life, source: Source | None) -> None:
+        options = life.options
+        if source is not None:
+            self._voice.say(f"{self._name} goes on from {source.id}, life {life.epoch}")
+        if options.every == "auto":
+            mttf_s = options.mttf_s or interval.ASSUMED_MTTF_S
+            assumed = "" if options.mttf_s else " (assumed; say better with --mttf)"
+            self._voice.say(
+                f"{self._name}: a checkpoint every {units.format_duration(interval.best_s(mttf_s, interval.ASSUMED_COST_S))} at first, "
+                f"then as its cost asks for at a mean time to failure of {units.format_duration(mttf_s)}{assumed}"
+            )
+        self._voice.event(Event("running", self._name, time.time_ns(), text=str(source.id) if source else ""))
+        if self._starter is not None:
+            self._starter.tell(Started(self._name, life.epoch, str(source.id) if source else None))
