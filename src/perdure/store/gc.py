@@ -133,6 +133,7 @@ def _delete(
             for info, _ in zip(chosen, pool.map(repository.backend.delete, [info.key for info in chosen]), strict=True):
                 removed.append(info)
                 progress(len(removed), len(garbage))
+            repository.forget_packs([info.key for info in chosen])
     return removed
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 
 from perdure import errors
-from perdure.model.checkpoint import CheckpointId, Part
+from perdure.model.checkpoint import BLOCK_BYTES, CheckpointId, Part
 from perdure.store import layout
 from perdure.store.layout import Kind
 from perdure.store.repository import Repository
@@ -43,9 +43,9 @@ class Stats(msgspec.Struct, frozen=True):
     manifest_bytes: int
     other_bytes: int
     dedup_ratio: float | None
-    """Bytes of all checkpoints as they were over the bytes that were new in one of them before compression: see `measure`."""
-    total_ratio: float | None
-    """Bytes of all checkpoints as they were over the bytes that the store holds for them."""
+    """Bytes of all checkpoints as they were over the bytes of all blocks in the packs they need: what holes and sharing save."""
+    compression_ratio: float | None
+    """Bytes of those blocks over the bytes of those packs."""
 
 
 def measure(repository: Repository) -> Stats:
@@ -58,6 +58,7 @@ def measure(repository: Repository) -> Stats:
         if kind is Kind.PACK:
             packs[info.key] = info.size_bytes
     users: dict[str, set[str]] = {}
+    blocks: dict[str, int] = {}
     heads: dict[str, list[Counter[Part]]] = {}
     unreadable = []
     for workload in repository.workloads():
@@ -65,16 +66,18 @@ def measure(repository: Repository) -> Stats:
         for checkpoint in repository.checkpoints(workload):
             try:
                 parts = Counter({size.part: size.logical_bytes for size in repository.head(checkpoint).sizes})
-                named = repository.packs_of(checkpoint)
+                named = repository.pack_blocks_of(checkpoint)
             except (errors.StoreCorrupt, errors.StoreFormat):
                 unreadable.append(checkpoint)
                 continue
             except errors.WorkloadMissing:
                 continue
             heads[workload].append(parts)
+            blocks |= named
             for pack in named:
                 users.setdefault(pack, set()).add(workload)
     workloads = tuple(_of(workload, parts, users, packs) for workload, parts in heads.items())
+    plain_bytes = BLOCK_BYTES * sum(count for pack, count in blocks.items() if pack in packs)
     needed_bytes = sum(size for pack, size in packs.items() if pack in users)
     logical_bytes = sum(one.logical_bytes for one in workloads)
     return Stats(
@@ -87,8 +90,8 @@ def measure(repository: Repository) -> Stats:
         orphan_bytes=sum(packs.values()) - needed_bytes,
         manifest_bytes=sizes[Kind.MANIFEST],
         other_bytes=sum(size for kind, size in sizes.items() if kind not in (Kind.PACK, Kind.MANIFEST)),
-        dedup_ratio=None,
-        total_ratio=logical_bytes / needed_bytes if needed_bytes else None,
+        dedup_ratio=logical_bytes / plain_bytes if plain_bytes else None,
+        compression_ratio=plain_bytes / needed_bytes if needed_bytes else None,
     )
 
 

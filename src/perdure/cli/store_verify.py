@@ -1,0 +1,123 @@
+"""`perdure store verify`: read a store again, all of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from perdure import errors
+from perdure.base import units
+from perdure.cli import console, store_open
+from perdure.store import locks, verify
+from perdure.store.locks import Lock
+from perdure.store.owners import Linux
+from perdure.store.repository import Repository
+from perdure.store.verify import Damage, Progress, Verified
+
+
+def verify_(
+    *,
+    drop_damaged: Annotated[
+        bool,
+        Parameter(negative="", help="Delete damaged packs, so that new checkpoints store anew what was in them instead of sharing it."),
+    ] = False,
+    store: store_open.StoreOption = None,
+    key_file: store_open.KeyFileOption = None,
+    common: console.Common = console.Common(),
+) -> None:
+    """Read every object of a store, check every hash and seal, and name what is damaged and which checkpoints that costs.
+
+    Ends with status 13 when something is damaged or missing, and with 4 when there are objects that are none of ours.
+
+    For example:
+
+      perdure store verify
+
+      perdure store verify --store s3://checkpoints/team --json
+    """
+    told: list[Damage] = []
+
+    def found(damage: Damage) -> None:
+        told.append(damage)
+        if not common.json:
+            _print(damage)
+
+    with store_open.opened(common, store, key_file) as (repository, place), _locked(repository, common, alone=drop_damaged) as lock:
+        with console.progress(common, "verifying", None) as report:
+
+            def progress(how_far: Progress) -> None:
+                report(how_far.done_bytes)
+
+            result = verify.verify(repository, threads=place.threads, found=found, progress=progress)
+        dropped = verify.drop_damaged(repository, result.damages, lock=lock) if drop_damaged and lock is not None else ()
+        workloads = repository.workloads()
+    if common.json:
+        console.print_json(_document(result, workloads, dropped))
+    else:
+        _summarise(common, result, workloads, dropped)
+    _judge(result)
+
+
+@contextlib.contextmanager
+def _locked(repository: Repository, common: console.Common, *, alone: bool) -> Iterator[Lock | None]:
+    surroundings, waiting = Linux(), store_open.Waits(common)
+    with contextlib.ExitStack() as stack:
+        lock: Lock | None = None
+        if alone:
+            lock = stack.enter_context(locks.exclusive(repository, purpose="verify", surroundings=surroundings, waiting=waiting))
+        else:
+            try:
+                lock = stack.enter_context(locks.shared(repository, purpose="verify", surroundings=surroundings, waiting=waiting))
+            except (errors.StoreLocked, errors.StoreUnavailable):
+                raise
+            except errors.StoreError as error:
+                # A store that may only be read can be verified all the same.
+                console.note(common, f"verifying without a lock: {console.printable(str(error))}")
+        yield lock
+
+
+def _print(damage: Damage) -> None:
+    lost = f"  lost: {', '.join(map(str, damage.lost))}" if damage.lost else ""
+    console.out().print(f"{damage.key}: {console.printable(damage.message)}{lost}")
+    console.out().print(f"  {console.printable(damage.remedy)}")
+
+
+def _summarise(common: console.Common, result: Verified, workloads: tuple[str, ...], dropped: tuple[str, ...]) -> None:
+    for key in result.unknown:
+        console.out().print(f"{console.printable(key)}: not ours, left alone")
+    for name in sorted({one.workload for one in result.lost}):
+        newest = result.newest_good(name)
+        console.out().print(f"{name}: newest good checkpoint: {newest if newest is not None else 'none'}")
+    good = f"{len(result.good)} good checkpoints of {len(workloads)} workloads"
+    console.note(common, f"{result.objects} objects, {units.format_size(result.size_bytes)}, {good}, {len(result.damages)} damages")
+    if dropped:
+        console.note(common, f"{len(dropped)} damaged packs deleted")
+    if result.orphan_packs:
+        console.note(common, f"{units.format_size(result.orphan_bytes)} in packs that no checkpoint needs: perdure store gc")
+
+
+def _document(result: Verified, workloads: tuple[str, ...], dropped: tuple[str, ...]) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(result)
+    plain["damages"] = [msgspec.to_builtins(one) | {"lost": [str(each) for each in one.lost]} for one in result.damages]
+    plain["lost"] = [str(one) for one in result.lost]
+    plain["good"] = [str(one) for one in result.good]
+    newest = {name: result.newest_good(name) for name in workloads}
+    plain["newest_good"] = {name: None if one is None else str(one) for name, one in newest.items()}
+    plain["dropped"] = list(dropped)
+    return plain
+
+
+def _judge(result: Verified) -> None:
+    if result.damages:
+        keys = ", ".join(damage.key for damage in result.damages[:3]) + (", …" if len(result.damages) > 3 else "")
+        raise errors.StoreCorrupt(
+            f"damaged: {keys}",
+            hint=f"{len(result.lost)} checkpoints are lost; the others can be restored" if result.lost else "no checkpoint is lost",
+            object_key=result.damages[0].key,
+        )
+    if result.unknown:
+        raise errors.Findings(f"{len(result.unknown)} objects are not ours", hint="find out who put them there")
