@@ -150,10 +150,10 @@ GROUPS: tuple[Group, ...] = (
                 "mount it on every machine where the workload may be restored",
             ),
             Code(
-                "file-output-unsaved",
+                "file-overwrite-unsaved",
                 _W,
-                "a large file that is written to at places other than its end is only recorded, not saved: what is overwritten after the"
-                " checkpoint stays overwritten",
+                "a large file that can be written in place is only recorded, not saved: what is overwritten after a checkpoint cannot be"
+                " brought back",
                 "include it in the checkpoint: perdure run --outputs PATH",
             ),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from perdure.base import units
 from perdure.base.proc import mounts as all_mounts
 from perdure.base.proc.descriptors import Descriptor
 from perdure.base.proc.mounts import Mount
+from perdure.checkpoint.outputs import rules
 from perdure.checkpoint.preflight import about
 from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.plan import Plan
@@ -51,6 +52,7 @@ def check(scene: Scene, plan: Plan) -> Iterator[Finding]:
             "file-remote", mount.point, f"{member.name} has {path} open, on {mount.kind} from {mount.source}", pid=member.pid, path=path
         )
     yield from _watches(scene)
+    yield from _overwritten(scene, plan)
 
 
 def is_remote(kind: str) -> bool:
@@ -135,3 +137,36 @@ def _watches(scene: Scene) -> Iterator[Finding]:
         yield about.descriptor(
             "file-watch", member, opened, f"watches inode {watch.inode} {where}, which the kernel does not find by its handle"
         )
+
+
+def _overwritten(scene: Scene, plan: Plan) -> Iterator[Finding]:
+    """Yield files that are written in place and that the checkpoint records without their content."""
+    writers: dict[tuple[int, int], list[tuple[Member, Descriptor]]] = {}
+    for member in scene.members:
+        for opened in member.descriptors:
+            if _is_file(member, opened) and opened.is_regular and opened.is_writable and not opened.deleted and opened.info.mount:
+                writers.setdefault((opened.device, opened.inode), []).append((member, opened))
+    groups = [users for users in writers.values() if not _goes_along(users[0][1].target, plan)]
+    candidates = [
+        rules.Candidate(
+            key=number,
+            group=users[0][1].target,
+            is_append_only=all(opened.is_append for _, opened in users),
+            is_read_write=any(opened.info.flags & os.O_ACCMODE == os.O_RDWR for _, opened in users),
+            weight_bytes=users[0][1].size_bytes,
+            path=users[0][1].target,
+        )
+        for number, users in enumerate(groups)
+    ]
+    chosen = rules.choose(candidates, rules.Limits())
+    for candidate in candidates:
+        if candidate.key not in chosen and not candidate.is_append_only:
+            member, opened = groups[candidate.key][0]
+            size = units.format_size(candidate.weight_bytes)
+            yield about.descriptor(
+                "file-overwrite-unsaved", member, opened, f"writes in {opened.target} ({size}), which is too large to go along"
+            )
+
+
+def _goes_along(path: str, plan: Plan) -> bool:
+    return any(path == chosen or path.startswith(chosen.rstrip("/") + "/") for chosen in plan.outputs)

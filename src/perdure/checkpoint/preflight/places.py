@@ -18,6 +18,7 @@ class Place(msgspec.Struct, frozen=True):
 
     path: str
     room_bytes: int
+    is_memory: bool
 
 
 def staging(chosen: str | None) -> tuple[Place, ...]:
@@ -36,6 +37,7 @@ def _place(path: str) -> Place | None:
         return None
     room_bytes = there.f_bavail * there.f_frsize
     mount = mounts.covering(os.path.realpath(existing), mounts.of(os.getpid()))
-    if mount is not None and mount.kind in _MEMORY_KINDS:
+    is_memory = mount is not None and mount.kind in _MEMORY_KINDS
+    if is_memory:
         room_bytes = min(room_bytes, int(machine.memory().available_bytes * (1 - MARGIN)))
-    return Place(path, room_bytes)
+    return Place(path, room_bytes, is_memory)

@@ -91,6 +91,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Inodes of UDP sockets with data that waits to be sent."""
     outside_sessions: frozenset[int] = frozenset()
     """Sessions of members whose leader lives, and is no member."""
+    kept_terminals: frozenset[int] = frozenset()
+    """Numbers of the pseudo terminals whose master a keeper holds."""
     outside: Mapping[str, tuple[links.Holder, ...]] = {}
     """Who, outside the tree, has an end of what the tree has open: ``pipe:[5]``, ``socket:[7]``."""
     deleted_bytes: Mapping[tuple[int, int], int] = {}
@@ -131,8 +133,8 @@ def pids_of(root: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def read(root: int) -> Scene:
-    """Read the tree of process `root` and its surroundings.
+def read(root: int, keepers: frozenset[int] = frozenset()) -> Scene:
+    """Read the tree of process `root` and its surroundings; `keepers` hold the other ends of its streams for it.
 
     Raises `errors.ProcessGone` when `root` is gone, `errors.InputDenied` when it may not be looked into.
     """
@@ -148,6 +150,8 @@ def read(root: int) -> Scene:
             if pid == root:
                 raise
             unread.append((pid, str(error)))
+    if members[0].is_dead:
+        raise errors.ProcessGone(f"process {root} has ended")
     _tell_shared_memory(members)
     inside = frozenset(member.pid for member in members)
     seen = process.namespaces(root)
@@ -166,6 +170,7 @@ def read(root: int) -> Scene:
         corked=links.corked_datagrams(root),
         outside_sessions=frozenset(member.stat.session for member in members if os.path.exists(f"/proc/{member.stat.session}")) - inside,
         outside=links.holders_outside(inside, _other_ends(members, peers)),
+        kept_terminals=links.terminals_of(keepers),
         deleted_bytes=_deleted_bytes(members),
         unreachable_watches=tuple(
             (member.pid, descriptor.number, watch)

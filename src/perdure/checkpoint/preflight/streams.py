@@ -37,14 +37,14 @@ def _pipes(scene: Scene, plan: Plan) -> Iterator[Finding]:
                 held.setdefault(opened.target, []).append((member, opened))
     for target, users in held.items():
         if target.startswith("pipe:") and target not in plan.external:
-            yield from _half(scene, target, users)
+            yield from _half(scene, plan, target, users)
 
 
-def _half(scene: Scene, target: str, users: list[tuple[Member, Descriptor]]) -> Iterator[Finding]:
+def _half(scene: Scene, plan: Plan, target: str, users: list[tuple[Member, Descriptor]]) -> Iterator[Finding]:
     reads = any(_ends(opened)[0] for _, opened in users)
     writes = any(_ends(opened)[1] for _, opened in users)
     others = scene.outside.get(target, ())
-    if (reads and writes) or not others:
+    if (reads and writes) or not others or any(other.pid in plan.keepers for other in others):
         return
     whom = f"process {others[0].pid}" + (f" and {len(others) - 1} more" if len(others) > 1 else "")
     # One finding a pipe, about the process that matters most: a standard stream, if it is one.
@@ -62,7 +62,7 @@ def _terminals(scene: Scene, plan: Plan) -> Iterator[Finding]:
         for member in scene.members
         for opened in member.descriptors
         if member.device_numbers.get(opened.number) == devices.PTMX and (told_index := about.line(opened, "tty-index")) is not None
-    }
+    } | scene.kept_terminals
     external = {int(name[4:].partition(":")[0], 16) for name in plan.external if name.startswith("tty[")}
     told: set[int] = set()
     for member in scene.members:
