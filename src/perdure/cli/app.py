@@ -32,6 +32,7 @@ Exit status: 0 done, 1 a bug of ours, 2 usage, 3 done in part, 4 findings, 10 no
 20 environment unfit, 22 unsupported, 30 scheduler unavailable, 75 try later, 128+n signal."""
 
 COMMANDS: dict[str, str] = {
+    "check": "perdure.cli.check:check",
     "run": "perdure.cli.run:run",
     "ps": "perdure.cli.ps:ps",
     "logs": "perdure.cli.logs:logs",
