@@ -9,3 +9,18 @@ def printable(text: str) -> str:
     The result holds no character that could move a cursor, change a colour, end a line or reverse the reading order.
     """
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text)
+
+
+def storable(name: str) -> str:
+    """Return `name` as text that JSON can hold: each byte that is no text becomes NUL and two hexadecimal digits.
+
+    Names of files hold any byte but NUL, and those that are not UTF-8 arrive as surrogates (PEP 383), which no encoder takes.
+    `original` is the inverse for every `name` without NUL.
+    """
+    return "".join(f"\0{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else char for char in name)
+
+
+def original(stored: str) -> str:
+    """Return the name of which `storable` made `stored`. Raises ValueError for text that it cannot have made."""
+    first, *rest = stored.split("\0")
+    return first + "".join(chr(0xDC00 + int(part[:2], 16)) + part[2:] for part in rest)
