@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+import random
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import msgspec
+
 from perdure import errors
+from perdure.model.checkpoint import CheckpointId, HostFact, Manifest, Part, ProcessFact, Trigger
 from perdure.store.backends.memory import MemoryBackend
 from perdure.store.owners import Owner
 from perdure.store.repository import Repository
@@ -17,6 +21,59 @@ def new_repository(cache: Path, *, key: bytes | None = None, backend=None) -> Re
     backend = backend if backend is not None else MemoryBackend()
     backend.create()
     return Repository.create(backend, key=key, secret=bytes(range(32)), repository_id="0" * 32, cache=cache, threads=1, random=os.urandom)
+
+
+def describe(checkpoint: str, **changes) -> Manifest:
+    """Return what the checkpoint called `checkpoint` says of itself, before its content is known."""
+    one = CheckpointId.parse(checkpoint)
+    host = HostFact(
+        hostname="node7",
+        machine="x86_64",
+        kernel="6.18",
+        boot_id="b",
+        cpu_model="cpu",
+        cpu_flags=(),
+        page_bytes=4096,
+        criu_version="4.2.1",
+        perdure_version="0",
+        pid_max=4194304,
+    )
+    plain = Manifest(
+        id=one,
+        created_ns=1_800_000_000 * 10**9 + one.epoch * 10**12 + one.sequence * 10**9,
+        trigger=Trigger.INTERVAL,
+        reason="every 10 minutes",
+        command=("python", "train.py"),
+        working_directory="/home/me",
+        host=host,
+        processes=(ProcessFact(1, 0, 4711, "python", "/usr/bin/python3", 1000, 1000, 2, 1 << 20),),
+        streams=(),
+        durations_s={"stopped": 0.25},
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def save(repository: Repository, checkpoint: str, files: Mapping[str, bytes], *, folder: Path, **changes) -> Manifest:
+    """Make a checkpoint of `files` (name: content), as part memory; `folder` is for the time of the call."""
+    older = [one for one in repository.checkpoints(checkpoint.partition("@")[0]) if str(one) != checkpoint]
+    with repository.writer(previous=repository.head(older[-1]) if older else None, progress=lambda _done: None) as writer:
+        for number, (name, content) in enumerate(files.items()):
+            path = folder / f"source-{number}"
+            path.write_bytes(content)
+            writer.add(name, path, part=Part.MEMORY)
+            path.unlink()
+        return writer.commit(lambda sizes, stored: describe(checkpoint, sizes=sizes, files=stored, **changes))
+
+
+def content(repository: Repository, checkpoint: str) -> dict[str, bytes]:
+    """Return the files of a checkpoint, by name."""
+    one = CheckpointId.parse(checkpoint)
+    return {file.name: repository.read_file(one, file.name) for file in repository.head(one).files}
+
+
+def noise(size_bytes: int, seed: int) -> bytes:
+    """Return bytes that do not compress, the same for the same seed."""
+    return random.Random(seed).randbytes(size_bytes)
 
 
 class Hooked:

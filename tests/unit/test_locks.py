@@ -1,0 +1,274 @@
+"""Locks: who excludes whom, what is left behind, what is lost, and that over simulated hours nobody is in with one who is alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from children import exit_status, in_child
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated import Process, SlowBackend, World
+from stores import Still, new_repository, reopened
+
+from perdure import errors
+from perdure.model.checkpoint import CheckpointId
+from perdure.store import layout, lock_records, locks
+from perdure.store.backends.local import LocalBackend
+from perdure.store.lock_records import Kind
+from perdure.store.locks import Lock
+from perdure.store.owners import Linux
+
+SHARED, EXCLUSIVE = Kind.SHARED, Kind.EXCLUSIVE
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return new_repository(tmp_path)
+
+
+def lock(repository, kind, here, **more) -> Lock:
+    return Lock(repository, kind, purpose="test", surroundings=here, **more)
+
+
+def keys(repository) -> list[str]:
+    return [info.key for info in repository.backend.list(layout.LOCKS)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [(SHARED, SHARED, True), (SHARED, EXCLUSIVE, False), (EXCLUSIVE, SHARED, False), (EXCLUSIVE, EXCLUSIVE, False)],
+)
+def test_who_excludes_whom(repository, first, second, both):
+    held = lock(repository, first, Still(pid=1))
+    held.acquire(wait_s=0)
+    other = lock(repository, second, Still(pid=2, alive={1}))
+    if both:
+        other.acquire(wait_s=0)
+        assert len(keys(repository)) == 2
+        other.release()
+    else:
+        with pytest.raises(errors.StoreLocked, match=r"in use: process 1 on here \(test\)") as caught:
+            other.acquire(wait_s=0)
+        assert caught.value.retryable
+    assert len(keys(repository)) == 1
+    held.release()
+    assert keys(repository) == []
+
+
+def test_waiting_ends_when_the_other_does(repository):
+    held = lock(repository, EXCLUSIVE, Still(pid=1))
+    held.acquire()
+    told = []
+    here = Still(pid=2, alive={1}, on_pause=lambda: held.release() if here.paused_s > 5 else None)
+    lock(repository, SHARED, here).acquire(wait_s=60, waiting=lambda owner, waited_s: told.append((owner.pid, waited_s)))
+    assert 5 < here.paused_s < 8
+    assert told[0] == (1, 0.0)
+
+
+def test_waiting_has_an_end(repository):
+    lock(repository, EXCLUSIVE, Still(pid=1)).acquire()
+    here = Still(pid=2, alive={1})
+    with pytest.raises(errors.StoreLocked):
+        lock(repository, SHARED, here).acquire(wait_s=10)
+    assert 10 <= here.paused_s < 12
+
+
+def test_a_lock_of_a_process_that_died_here_is_removed_at_once(repository):
+    lock(repository, EXCLUSIVE, Still(pid=1)).acquire()
+    here = Still(pid=2, alive=set())
+    lock(repository, EXCLUSIVE, here).acquire(wait_s=0)
+    assert here.paused_s == 0
+    assert len(keys(repository)) == 1
+
+
+def test_a_lock_of_another_machine_is_removed_after_it_was_silent(repository):
+    there = Still(host="there")
+    silent = lock(repository, SHARED, there)
+    silent.acquire()
+    here = Still()
+    lock(repository, EXCLUSIVE, here).acquire()
+    assert here.paused_s > locks.TTL_S
+    with pytest.raises(errors.StoreLocked, match="was lost"):
+        silent.require()
+    assert not silent.still_held()
+
+
+def test_a_lock_of_another_machine_that_is_renewed_stays(repository):
+    held = lock(repository, SHARED, Still(host="there"))
+    held.acquire()
+    here = Still(on_pause=held.refresh)
+    with pytest.raises(errors.StoreLocked, match="on there"):
+        lock(repository, EXCLUSIVE, here).acquire(wait_s=300)
+    assert held.still_held()
+
+
+def test_a_living_process_here_keeps_its_lock_however_silent_it_is(repository):
+    lock(repository, SHARED, Still(pid=1)).acquire()
+    with pytest.raises(errors.StoreLocked, match="process 1 on here"):
+        lock(repository, EXCLUSIVE, Still(pid=2, alive={1})).acquire(wait_s=3600)
+
+
+def test_a_lock_that_cannot_be_read_is_waited_for(repository):
+    repository.backend.put(layout.lock_key("0" * 32), b"nonsense")
+    with pytest.raises(errors.StoreLocked, match="cannot be read"):
+        lock(repository, SHARED, Still()).acquire(wait_s=0)
+    here = Still()
+    lock(repository, SHARED, here).acquire()
+    assert here.paused_s > locks.TTL_S
+
+
+def test_of_two_that_cross_both_see_it_and_only_one_gets_in(repository, tmp_path):
+    """The second writes its lock between the first one's look and its lock."""
+    second = lock(repository, EXCLUSIVE, Still(pid=2, alive={1}))
+    crossing = []
+
+    def cross(key: str) -> None:
+        if not crossing:
+            crossing.append(key)
+            second.acquire(wait_s=0)
+
+    first = lock(reopened(repository, tmp_path, before_put=cross), EXCLUSIVE, Still(pid=1, alive={2}))
+    with pytest.raises(errors.StoreLocked):
+        first.acquire(wait_s=0)
+    assert second.still_held()
+    assert len(keys(repository)) == 1
+
+
+def test_a_holder_that_stood_still_for_too_long_does_not_believe_in_its_lock(repository):
+    here = Still()
+    held = lock(repository, SHARED, here)
+    held.acquire()
+    here.pass_time(locks.TTL_S - 1)
+    held.require()
+    here.pass_time(locks.TTL_S + 1)
+    with pytest.raises(errors.StoreLocked, match="was lost"):
+        held.require()
+    with pytest.raises(errors.StoreLocked):
+        held.refresh()
+
+
+def test_a_refresh_that_takes_too_long_does_not_bring_the_lock_back(repository, tmp_path):
+    here = Still()
+    slow = reopened(repository, tmp_path, before_put=lambda _key: here.pass_time(locks.TTL_S + 1) if begun else None)
+    begun: list[bool] = []
+    held = lock(slow, SHARED, here)
+    held.acquire()
+    begun.append(True)
+    with pytest.raises(errors.StoreLocked):
+        held.refresh()
+    assert keys(repository) == []
+
+
+def test_a_store_that_is_away_for_a_while_does_not_lose_the_lock(repository, tmp_path):
+    here, away = Still(), []
+    held = lock(reopened(repository, tmp_path, before_put=lambda _key: here.fail() if away else None), SHARED, here)
+    held.acquire()
+    away.append(True)
+    here.pass_time(20)
+    with pytest.raises(errors.StoreUnavailable):
+        held.require()
+    away.clear()
+    held.require()
+
+
+def test_what_is_used_is_told_until_its_user_is_gone(repository):
+    one = CheckpointId("w", 1, 1)
+    lock(repository, SHARED, Still(pid=1), using=[one]).acquire()
+    assert lock_records.in_use(repository, Still(pid=2, alive={1})) == {one}
+    assert lock_records.in_use(repository, Still(host="there")) == {one}
+    assert lock_records.in_use(repository, Still(pid=2, alive=set())) == set()
+
+
+def test_the_heartbeat_of_a_block_ends_with_it(repository):
+    with locks.shared(repository, purpose="test", surroundings=Linux()) as held:
+        assert held.still_held()
+        assert any(thread.name == "perdure-store-lock" for thread in threading.enumerate())
+    assert not any(thread.name == "perdure-store-lock" for thread in threading.enumerate())
+    assert keys(repository) == []
+    with pytest.raises(ZeroDivisionError), locks.exclusive(repository, purpose="test", surroundings=Linux()):
+        raise ZeroDivisionError
+    assert keys(repository) == []
+
+
+def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
+    repository = new_repository(tmp_path / "cache", backend=LocalBackend(tmp_path / "store"))
+
+    def die() -> None:
+        Lock(repository, EXCLUSIVE, purpose="test", surroundings=Linux()).acquire()
+        os.kill(os.getpid(), 9)
+
+    assert exit_status(in_child(die)) == -9
+    assert len(keys(repository)) == 1
+    with locks.exclusive(repository, purpose="test", surroundings=Linux(), wait_s=0):
+        assert len(keys(repository)) == 1
+
+
+class Workshop:
+    """Processes of three hosts that come and go, share the store, or want it for themselves."""
+
+    def __init__(self, cache, seed: int) -> None:
+        self.world = World(seed, hosts=3, stall_s=100.0)
+        repository = new_repository(cache)
+        self.world.objects = repository.backend
+        self.repository = repository
+        self.cache = cache
+        self.inside: dict[int, tuple[Kind, Lock]] = {}
+        self.entered: dict[Kind, int] = dict.fromkeys(Kind, 0)
+
+    def work(self, process: Process) -> None:
+        random = process.world.random
+        while True:
+            kind = EXCLUSIVE if random.random() < 0.4 else SHARED
+            try:
+                repository = reopened(self.repository, self.cache, backend=SlowBackend(process))
+                held = Lock(repository, kind, purpose="test", surroundings=process, ttl_s=30)
+                held.acquire(wait_s=random.uniform(0, 200))
+            except (errors.StoreLocked, errors.StoreUnavailable):
+                process.pause(random.expovariate(1 / 20))
+                continue
+            self._stay(process, held, kind, random.expovariate(1 / 60))
+            held.release()
+            process.pause(random.expovariate(1 / 100))
+
+    def _stay(self, process: Process, held: Lock, kind: Kind, seconds: float) -> None:
+        end_s = process.now_s() + seconds
+        while process.now_s() < end_s:
+            try:
+                held.require()
+            except errors.StoreLocked:
+                break
+            except errors.StoreUnavailable:
+                process.pause(1)
+                continue
+            # What is protected happens at once after it was asked: nobody else may be in now.
+            # What the lock protects happens right after it was asked: nobody whom it excludes may believe in a lock now.
+            self.entered[kind] += 1
+            self.inside[process.pid] = (kind, held)
+            others = [
+                (other, pid)
+                for pid, (other, theirs) in self.inside.items()
+                if pid != process.pid and self.is_alive(pid) and theirs._is_believed()
+            ]
+            assert not others or (kind is SHARED and all(other is SHARED for other, _ in others)), (kind, others)
+            process.pause(5)
+        self.inside.pop(process.pid, None)
+
+    def is_alive(self, pid: int) -> bool:
+        return any(one.pid == pid and not one.is_dead for one in self.world.processes.values())
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32))
+def test_nobody_is_in_with_one_who_is_alone(tmp_path_factory, seed):
+    workshop = Workshop(tmp_path_factory.mktemp("cache"), seed)
+    world = workshop.world
+
+    def start(host: str) -> None:
+        world.start(host, workshop.work, lives_s=world.random.expovariate(1 / 500))
+
+    for host in world.clocks:
+        start(host)
+    world.run(2000, lambda: None, on_end=lambda process: start(process.host))
+    assert min(workshop.entered.values()) > 0
