@@ -1,0 +1,306 @@
+"""Save a running tree as images, and let it run on. Called by the supervisor, in a thread of its own.
+
+However a dump ends, no task stays stopped or traced: that is looked at, not assumed. The one thing that cannot be mended is CRIU itself
+being killed at an instant when its code stands in a task: then the task may die of it, and `errors.WorkloadLost` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from perdure import errors
+from perdure.checkpoint import connections, remaps, statistics, streams, tree
+from perdure.checkpoint.criu import run
+from perdure.checkpoint.criu.log import Explanation
+from perdure.checkpoint.criu.run import Action, Call, Criu, Result, Running
+from perdure.checkpoint.frozen import SCRIPT, AtFreeze, Frozen
+from perdure.checkpoint.tree import Process, Tree
+from perdure.model.checkpoint import ProcessFact, Stream
+
+STANDING = ("--file-locks", "--link-remap", "--ext-unix-sk", "--manage-cgroups=ignore")
+"""Options of every dump and restore: safe together, and each the cure of a refusal that real programs meet."""
+
+GHOST_LIMIT = "--ghost-limit=1G"
+_RAISED_GHOST_LIMIT = "--ghost-limit=1024G"
+
+_LEAST_S = 60.0
+_SLOWEST_BYTES_S = 20e6
+"""Images are never written slower than this for long, not even to a busy network disk: the time allowed is generous, since running out
+of it loses a checkpoint, and what hangs for good hangs in the first minute."""
+
+_SETTLE_S = 10.0
+_STEP_S = 0.01
+
+
+class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to dump."""
+
+    expected_bytes: int
+    """About how much the images will hold; the time allowed follows from it."""
+    leave: Literal["running", "stopped"] = "running"
+    """How the tree is left: ``stopped`` means that it has not run on since the freeze, until `tree.resume`."""
+    tcp: Literal["close", "keep"] = "close"
+    log_to: Path | None = None
+    """Where CRIU's log is put when it fails; None: it stays in the staging folder."""
+
+
+class Dumped(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree that was saved."""
+
+    images: Path
+    """The folder of the images, nothing else is in it."""
+    log: Path
+    processes: tuple[ProcessFact, ...]
+    """As they were at the freeze."""
+    streams: tuple[Stream, ...]
+    image_bytes: int
+    """Of all images, pages included."""
+    memory_bytes: int
+    """Of the pages alone."""
+    stopped_s: float
+    """How long no task of the tree ran."""
+    durations_s: dict[str, float]
+    """``freeze``: until all tasks stood still, ``memory``: reading their pages, ``hook``: what was done at the freeze, ``dump``: CRIU
+    altogether, ``stopped``."""
+    second_try: str | None = None
+    """The option that the first try lacked; None: it was the first."""
+
+
+def timeout_for(expected_bytes: int) -> float:
+    """Return the seconds that a dump or restore of `expected_bytes` may take before it counts as hanging."""
+    return _LEAST_S + expected_bytes / _SLOWEST_BYTES_S
+
+
+def dump(
+    root: Tree, staging: Path, options: DumpOptions, at_freeze: AtFreeze, criu: Criu, *, begun: Callable[[Running], None] = lambda _: None
+) -> Dumped:
+    """Save `root` into ``staging/images``; the tree runs on, or stands still, as `options.leave` says.
+
+    `at_freeze` is called in this thread while all tasks stand still and the images are whole; what it raises ends the dump and is raised
+    again. `begun` is told of the CRIU that was started, whose `cancel` may be called from another thread. A dump that fails for want of
+    an option that is safe to give is tried once more with it.
+
+    Raises `errors.CheckpointFailed` with CRIU's reason, `errors.WorkloadLost`, `errors.ProcessGone` when the tree has ended.
+    """
+    attempts = _Attempts(root, staging, options, at_freeze=at_freeze, criu=criu, begun=begun)
+    try:
+        return attempts.make(_tcp_options(root, options), GHOST_LIMIT)
+    except _Refused as refused:
+        remedy = _second_options(refused.result.explanation)
+        if remedy is None:
+            raise _failure(refused.result, options) from None
+    try:
+        made = attempts.make(*remedy)
+    except _Refused as refused:
+        raise _failure(refused.result, options) from None
+    return msgspec.structs.replace(made, second_try=remedy[1] if remedy[1] != GHOST_LIMIT else remedy[0][0])
+
+
+class _Refused(Exception):
+    """Carries CRIU's result out of an attempt; never leaves this module."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.returncode)
+        self.result = result
+
+
+class _Attempts:
+    """The dumps of one tree until one succeeds: at most two."""
+
+    def __init__(
+        self, root: Tree, staging: Path, options: DumpOptions, *, at_freeze: AtFreeze, criu: Criu, begun: Callable[[Running], None]
+    ) -> None:
+        self._root = root
+        self._images = staging / "images"
+        self._work = staging / "criu"
+        self._options = options
+        self._at_freeze = at_freeze
+        self._criu = criu
+        self._begun = begun
+        self._facts: tuple[ProcessFact, ...] = ()
+        self._hook_s = 0.0
+
+    def make(self, tcp: tuple[str, ...], ghosts: str) -> Dumped:
+        for folder in (self._images, self._work):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700)
+        before = tree.members(self._root)
+        remaps.sweep(process.pid for process in before)
+        wired = streams.of(self._root)
+        standing_still = self._stays_stopped_by_criu()
+        call = Call(
+            action=Action.DUMP,
+            images=str(self._images),
+            work=str(self._work),
+            timeout_s=timeout_for(self._options.expected_bytes),
+            action_script=str(SCRIPT),
+            options=(
+                f"--tree={self._root.pid}",
+                "--leave-stopped" if standing_still else "--leave-running",
+                *STANDING,
+                ghosts,
+                *tcp,
+                *streams.dump_options(wired),
+            ),
+        )
+        result = self._run(call, before)
+        return self._describe(result, wired)
+
+    def _stays_stopped_by_criu(self) -> bool:
+        """Connections that are kept must not be answered between the freeze and the end: CRIU then leaves them locked.
+
+        Otherwise each task gets SIGSTOP at the freeze, so that CRIU may let it go and clean up after itself.
+        """
+        return self._options.leave == "stopped" and self._options.tcp == "keep"
+
+    def _run(self, call: Call, before: tuple[Process, ...]) -> Result:
+        problem: BaseException | None = None
+        with Frozen(self._work) as frozen:
+            running = run.start(self._criu, call)
+            self._begun(running)
+            ended = os.pidfd_open(running.pid)
+            try:
+                if frozen.wait(ended, call.timeout_s):
+                    try:
+                        self._work_at_freeze()
+                        frozen.release()
+                    except BaseException as error:  # noqa: BLE001 - CRIU has to be let go first; raised again below
+                        problem = error
+                        frozen.refuse()
+            finally:
+                os.close(ended)
+                result = running.wait()
+        if result.succeeded and self._options.leave == "stopped":
+            return result
+        self._settle(before, result)
+        if problem is not None:
+            raise problem
+        if not result.succeeded:
+            raise _Refused(result)
+        return result
+
+    def _work_at_freeze(self) -> None:
+        began = time.monotonic()
+        self._facts = tree.facts(self._root)
+        self._at_freeze()
+        if self._options.leave == "stopped":
+            tree.stop(self._root)
+        self._hook_s = time.monotonic() - began
+
+    def _settle(self, before: tuple[Process, ...], result: Result) -> None:
+        """See to it that every task runs again; raise when that is not so."""
+        left = frozenset(process.pid for process in before if process.is_stopped)
+        end = time.monotonic() + _SETTLE_S
+        while True:
+            if not tree.is_alive(self._root):
+                raise _gone(self._root, result)
+            held = _held(self._root, left)
+            if not held:
+                break
+            if time.monotonic() > end:
+                raise errors.CheckpointFailed(
+                    f"after the dump, processes {', '.join(map(str, held))} do not run on", hint="kill -CONT them; see the log of CRIU"
+                )
+            tree.resume(self._root, leave=left)
+            time.sleep(_STEP_S)
+        if result.returncode < 0:
+            remaps.sweep(tree.pids(self._root))
+            there = set(tree.pids(self._root))
+            died = [process for process in before if process.pid not in there]
+            if died:
+                names = ", ".join(f"{process.command} ({process.pid})" for process in died)
+                raise errors.WorkloadLost(
+                    f"CRIU was killed ({_signal_name(result.returncode)}) while it dumped, and these processes are gone since: {names}",
+                    hint="resume the workload from the checkpoint before",
+                )
+
+    def _describe(self, result: Result, wired: tuple[Stream, ...]) -> Dumped:
+        sizes = {entry.name: entry.stat().st_size for entry in self._images.iterdir()}
+        told = statistics.of_dump(self._work)
+        return Dumped(
+            images=self._images,
+            log=Path(result.log_path),
+            processes=self._facts,
+            streams=wired,
+            image_bytes=sum(sizes.values()),
+            memory_bytes=sum(size for name, size in sizes.items() if name.startswith("pages-")),
+            stopped_s=told.frozen_s,
+            durations_s={
+                "freeze": told.freezing_s,
+                "memory": told.memory_s,
+                "hook": self._hook_s,
+                "dump": result.wall_s,
+                "stopped": told.frozen_s,
+            },
+        )
+
+
+def _tcp_options(root: Tree, options: DumpOptions) -> tuple[str, ...]:
+    if options.tcp == "keep":
+        return ("--tcp-established",)
+    # Both ends of a pair within the tree stand still: no packet filter is needed to hold it, and none has to be cleaned up.
+    return _KEPT_WITHIN if connections.has_pair_within(tree.pids(root)) else ("--tcp-close",)
+
+
+_KEPT_WITHIN = ("--tcp-established", "--network-lock=skip")
+
+
+def _second_options(explanation: Explanation | None) -> tuple[tuple[str, ...], str] | None:
+    """Return options for a second try, when the reason of the first failure names one that is safe."""
+    match explanation.flag if explanation else None:
+        case "--ghost-limit":
+            return ("--tcp-close",), _RAISED_GHOST_LIMIT
+        case "--tcp-established":
+            return _KEPT_WITHIN, GHOST_LIMIT
+    return None
+
+
+def _held(root: Tree, left: frozenset[int]) -> list[int]:
+    with contextlib.suppress(errors.ProcessGone):
+        return [process.pid for process in tree.members(root) if process.pid not in left and (process.is_stopped or process.tracer)]
+    return []
+
+
+def _gone(root: Tree, result: Result) -> errors.PerdureError:
+    if result.returncode < 0:
+        return errors.WorkloadLost(
+            f"CRIU was killed ({_signal_name(result.returncode)}) while it dumped, and the workload died of it",
+            hint="resume it from the checkpoint before",
+        )
+    return errors.ProcessGone(f"process {root.pid} ended while it was saved")
+
+
+def _signal_name(returncode: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-returncode).name
+    return f"signal {-returncode}"
+
+
+def _failure(result: Result, options: DumpOptions) -> errors.CheckpointFailed:
+    kept = keep_log(result, options.log_to)
+    explanation = result.explanation
+    said = explanation.message if explanation else f"CRIU ended with {result.returncode}"
+    remedy = f"{explanation.remedy}; " if explanation and explanation.remedy else ""
+    return errors.CheckpointFailed(f"cannot save it: {said}", hint=f"{remedy}CRIU's log: {kept}")
+
+
+def keep_log(result: Result, target: Path | None) -> Path:
+    """Copy CRIU's log to `target` for a person to read, and return where it is; where it was when that cannot be done."""
+    source = Path(result.log_path)
+    if target is None:
+        return source
+    try:
+        shutil.copyfile(source, target, follow_symlinks=False)
+        target.chmod(0o600)
+    except OSError:
+        return source
+    return target
