@@ -57,6 +57,20 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "simulate": "perdure.cli.history_simulate:simulate",
         },
     ),
+    "store": (
+        "Look after the store that checkpoints are kept in.",
+        {
+            "ls": "perdure.cli.store_ls:ls",
+            "show": "perdure.cli.store_show:show",
+            "verify": "perdure.cli.store_verify:verify_",
+            "prune": "perdure.cli.store_prune:prune_",
+            "pin": "perdure.cli.store_pin:pin",
+            "gc": "perdure.cli.store_gc:gc_",
+            "export": "perdure.cli.store_export:export",
+            "import": "perdure.cli.store_import:import_",
+            "stats": "perdure.cli.store_stats:stats_",
+        },
+    ),
     "effects": (
         "See and settle what jobs did outside, once.",
         {
