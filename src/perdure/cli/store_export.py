@@ -18,6 +18,7 @@ from perdure.supervisor import place
 
 def export(
     checkpoint: store_open.CheckpointArgument,
+    /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="File to write, private to you.")],
     file_key: Annotated[

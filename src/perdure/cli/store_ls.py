@@ -17,6 +17,7 @@ from perdure.store.repository import Repository
 
 def ls(
     name: Annotated[str | None, Parameter(help="Only this workload's.")] = None,
+    /,
     *,
     store: store_open.StoreOption = None,
     key_file: store_open.KeyFileOption = None,

@@ -13,6 +13,7 @@ from perdure.store.owners import Linux
 
 def pin(
     checkpoint: store_open.CheckpointArgument,
+    /,
     *,
     unpin: Annotated[bool, Parameter(negative="", help="Let the rules decide on it again.")] = False,
     note: Annotated[str, Parameter(help="Why, for whoever wonders later.")] = "",

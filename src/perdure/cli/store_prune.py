@@ -19,6 +19,7 @@ from perdure.store.retention import Rules
 
 def prune_(
     names: Annotated[tuple[str, ...], Parameter(help="Only these workloads' checkpoints. Default: all.")] = (),
+    /,
     *,
     keep_last: Annotated[int | None, Parameter(help="Keep this many of each workload, the newest.")] = None,
     keep_for: Annotated[str | None, Parameter(help="Keep those younger than this: 12h, 7d.")] = None,

@@ -15,6 +15,7 @@ from perdure.store import pins
 
 def show(
     checkpoint: store_open.CheckpointArgument,
+    /,
     *,
     store: store_open.StoreOption = None,
     key_file: store_open.KeyFileOption = None,

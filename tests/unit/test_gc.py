@@ -1,0 +1,318 @@
+"""Garbage collection and pruning: what goes, what never goes, a crash at every call, and a checkpoint that is written meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from stores import Still, content, new_repository, noise, reopened, save
+
+from perdure import errors
+from perdure.model.checkpoint import CheckpointId
+from perdure.store import gc, layout, lives, locks, pins, prune
+from perdure.store.backends.memory import MemoryBackend
+from perdure.store.lock_records import Kind
+from perdure.store.locks import Lock
+from perdure.store.owners import Linux
+from perdure.store.retention import Rules
+
+BLOCKS = 4096 * 40
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Three checkpoints of one workload, the first two alike in half their content, and one of another workload."""
+    repository = new_repository(tmp_path / "cache")
+    fill(repository, tmp_path)
+    return repository
+
+
+def fill(repository, folder) -> None:
+    shared = noise(BLOCKS, 0)
+    save(repository, "w@1.1", {"a": shared + noise(BLOCKS, 1)}, folder=folder)
+    save(repository, "w@1.2", {"a": shared + noise(BLOCKS, 2)}, folder=folder)
+    save(repository, "w@2.1", {"a": noise(BLOCKS, 3)}, folder=folder)
+    save(repository, "v@1.1", {"b": noise(BLOCKS, 4), "empty": b""}, folder=folder)
+
+
+def packs(repository) -> set[str]:
+    return {info.key for info in repository.backend.list(layout.PACKS)}
+
+
+def state(repository) -> dict[str, int]:
+    return {info.key: info.size_bytes for info in repository.backend.list("")}
+
+
+def needed(repository) -> set[str]:
+    every = [one for name in repository.workloads() for one in repository.checkpoints(name)]
+    return set().union(*(repository.packs_of(one) for one in every))
+
+
+def collect(repository, here=None, **more) -> gc.Collected:
+    return gc.collect(repository, surroundings=here or Still(), **more)
+
+
+def remove(repository, *names: str) -> None:
+    for name in names:
+        prune.remove(repository, CheckpointId.parse(name))
+
+
+def test_without_garbage_nothing_goes(repository):
+    before = state(repository)
+    result = collect(repository)
+    assert (result.removed_packs, result.freed_bytes, result.missing_packs) == (0, 0, 0)
+    assert state(repository) == before
+
+
+def test_what_no_manifest_names_goes_and_all_others_can_be_read(repository):
+    before = packs(repository)
+    remove(repository, "w@1.1", "w@2.1")
+    planned = gc.survey(repository)
+    sizes = state(repository)
+    assert packs(repository) == before
+    told = []
+    result = collect(repository, progress=lambda done, every: told.append((done, every)))
+    assert result == planned
+    assert packs(repository) == needed(repository) < before
+    assert result.freed_bytes == sum(sizes[key] for key in before - packs(repository)) > 0
+    assert told[-1] == (result.removed_packs, result.removed_packs)
+    assert content(repository, "w@1.2")["a"] == noise(BLOCKS, 0) + noise(BLOCKS, 2)
+    assert content(repository, "v@1.1") == {"b": noise(BLOCKS, 4), "empty": b""}
+
+
+def test_a_checkpoint_after_it_does_not_share_what_is_gone(repository, tmp_path):
+    """Also where another machine's index still knows the packs."""
+    elsewhere = reopened(repository, tmp_path / "elsewhere")
+    save(elsewhere, "u@1.1", {"x": noise(4096, 9)}, folder=tmp_path)  # fills its index
+    remove(repository, "w@1.1", "w@1.2")
+    assert collect(repository).removed_packs > 0
+    save(elsewhere, "w@3.1", {"a": noise(BLOCKS, 0) + noise(BLOCKS, 1)}, folder=tmp_path)
+    assert content(repository, "w@3.1")["a"] == noise(BLOCKS, 0) + noise(BLOCKS, 1)
+    assert needed(repository) <= packs(repository)
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b[:100], lambda _: b""])
+def test_nothing_goes_while_a_manifest_cannot_be_read(repository, change):
+    remove(repository, "w@1.1")
+    key = layout.manifest_key(CheckpointId("v", 1, 1))
+    repository.backend.put(key, change(repository.backend.get(key)))
+    before = packs(repository)
+    with pytest.raises(errors.StoreCorrupt, match=r"v@1\.1") as caught:
+        collect(repository)
+    assert caught.value.object_key == key
+    assert "prune --damaged" in caught.value.hint
+    assert packs(repository) == before
+    assert list(repository.backend.list(layout.LOCKS)) == []
+    planned = prune.plan(repository, Rules(damaged=True), surroundings=Still())
+    assert [str(one) for one in prune.apply(repository, planned, surroundings=Still())] == ["v@1.1"]
+    assert collect(repository).removed_packs == 1  # the other one is shared
+
+
+def test_something_else_among_the_manifests_stops_it(repository):
+    repository.backend.put("workloads/w/manifests/what-is-this", b"?")
+    with pytest.raises(errors.StoreCorrupt, match="what-is-this"):
+        collect(repository)
+
+
+def test_it_waits_for_a_checkpoint_and_says_for_whom(repository):
+    lock = Lock(repository, Kind.SHARED, purpose="checkpoint w@3.1", surroundings=Still(pid=7))
+    lock.acquire()
+    with pytest.raises(errors.StoreLocked, match=r"process 7 on here \(checkpoint w@3.1\)"):
+        collect(repository, Still(pid=8, alive={7}), wait_s=0)
+    told = []
+    here = Still(pid=8, alive={7}, on_pause=lock.release)
+    collect(repository, here, waiting=lambda owner, _s: told.append(owner.pid))
+    assert told == [7]
+
+
+def test_it_stops_when_its_lock_is_lost(repository, monkeypatch):
+    monkeypatch.setattr(gc, "BATCH", 1)
+    remove(repository, "w@1.1", "w@1.2", "w@2.1")
+    here = Still()
+    before = len(packs(repository))
+    with pytest.raises(errors.StoreLocked, match="was lost"):
+        collect(repository, here, progress=lambda _done, _all: here.pass_time(locks.TTL_S + 1))
+    assert len(packs(repository)) == before - 1
+
+
+def test_a_manifest_that_came_in_spite_of_the_lock_keeps_its_packs(repository, monkeypatch, tmp_path):
+    monkeypatch.setattr(gc, "BATCH", 1)
+    gone = content(repository, "w@1.1")
+    manifest = repository.backend.get(layout.manifest_key(CheckpointId("w", 1, 1)))
+    remove(repository, "w@1.1", "w@1.2", "w@2.1")
+    kept = []
+
+    def again(done: int, _all: int) -> None:
+        if done == 1:
+            repository.backend.put(layout.manifest_key(CheckpointId("w", 1, 1)), manifest)
+            kept.extend(needed(repository) & packs(repository))
+
+    collect(repository, progress=again)
+    assert set(kept) <= packs(repository)
+    assert gone  # it may have lost the pack that was deleted before: verify tells
+
+
+def test_leases_of_ended_lives_go(repository):
+    from perdure.model.checkpoint import LifeEnd
+
+    here = Still()
+    for _ in range(2):
+        held = lives.begin(repository, "w", restored_from=None, surroundings=here)
+        held.end(LifeEnd(at_ns=0, completed=False, status=None, reason="x"))
+    alive = lives.begin(repository, "w", restored_from=None, surroundings=here)
+    assert collect(repository).removed_leases == 2
+    assert len(list(repository.backend.list(layout.leases("w")))) == 1
+    alive.renew()
+
+
+class Crashed(BaseException):
+    """The process ended here."""
+
+
+class Crashing:
+    """A backend that ends the process at its call number `at`, before or after it happened."""
+
+    parallel = 1
+
+    def __init__(self, backend: MemoryBackend, at: int, *, after: bool) -> None:
+        self._backend = backend
+        self._at = at
+        self._after = after
+        self.calls = 0
+
+    def __getattr__(self, name: str):
+        found = getattr(self._backend, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments, **more):
+            self.calls += 1
+            if self.calls > self._at:
+                if self.calls == self._at + 1 and self._after:
+                    found(*arguments, **more)
+                raise Crashed
+            return found(*arguments, **more)
+
+        return call
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_every_call_and_the_next_run_ends_the_same(tmp_path, monkeypatch, after):
+    monkeypatch.setattr(gc, "BATCH", 2)
+    original = new_repository(tmp_path / "cache")
+    fill(original, tmp_path)
+    remove(original, "w@1.1", "w@2.1")
+    objects = {info.key: original.backend.get(info.key) for info in original.backend.list("")}
+
+    def copy() -> MemoryBackend:
+        backend = MemoryBackend()
+        backend.create()
+        for key, stored in objects.items():
+            backend.put(key, stored)
+        return backend
+
+    whole = reopened(original, tmp_path / "cache", backend=copy())
+    collect(whole)
+    expected = state(whole)
+    at = 1
+    while True:
+        backend = copy()
+        crashing = Crashing(backend, at, after=after)
+        try:
+            collect(reopened(original, tmp_path / "cache", backend=crashing), Still(pid=1))
+        except Crashed:
+            pass
+        else:
+            break
+        again = reopened(original, tmp_path / "cache", backend=backend)
+        assert needed(again) <= packs(again)
+        collect(again, Still(pid=2, alive=set()))
+        assert state(again) == expected
+        at += 1
+    assert at > 15
+
+
+def test_checkpoints_beside_collections(tmp_path):
+    """Threads write and remove checkpoints while others collect; afterwards every checkpoint can be read."""
+    repository = new_repository(tmp_path / "cache")
+    ended = threading.Event()
+    faults: list[BaseException] = []
+
+    def write(name: str) -> None:
+        folder = tmp_path / name
+        folder.mkdir()
+        own = reopened(repository, tmp_path / f"cache-{name}")
+        try:
+            for number in range(1, 9):
+                with locks.shared(own, purpose=name, surroundings=Linux()) as lock:
+                    blocks = noise(BLOCKS, number // 3) + noise(BLOCKS, number * 10)
+                    save(own, f"{name}@1.{number}", {"a": blocks}, folder=folder)
+                    lock.require()
+                planned = prune.plan(own, Rules(keep_last=2), workloads=[name], surroundings=Linux())
+                prune.apply(own, planned, surroundings=Linux())
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            faults.append(error)
+
+    def gather() -> None:
+        own = reopened(repository, tmp_path / "cache-gc")
+        try:
+            while not ended.is_set():
+                gc.collect(own, surroundings=Linux())
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            faults.append(error)
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in ("a", "b")]
+    gatherer = threading.Thread(target=gather)
+    for thread in (*writers, gatherer):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    ended.set()
+    gatherer.join()
+    assert faults == []
+    collect(repository)
+    assert packs(repository) == needed(repository)
+    for name in ("a", "b"):
+        assert [one.sequence for one in repository.checkpoints(name)] == [7, 8]
+        assert content(repository, f"{name}@1.8")["a"] == noise(BLOCKS, 2) + noise(BLOCKS, 80)
+        assert content(repository, f"{name}@1.7")["a"] == noise(BLOCKS, 2) + noise(BLOCKS, 70)
+
+
+def test_prune_removes_by_rules_but_not_what_is_pinned_or_used(repository):
+    here = Still()
+    pins.pin(repository, CheckpointId("w", 1, 1), note="", surroundings=here)
+    Lock(repository, Kind.SHARED, purpose="restore", surroundings=here, using=[CheckpointId("w", 1, 2)]).acquire()
+    rules = Rules(keep_last=1)
+    planned = prune.plan(repository, rules, surroundings=here)
+    assert planned.removed == ()
+    pins.unpin(repository, CheckpointId("w", 1, 1))
+    planned = prune.plan(repository, rules, surroundings=here)
+    assert [str(one) for one in planned.removed] == ["w@1.1"]
+    pins.pin(repository, CheckpointId("w", 1, 1), note="", surroundings=here)
+    assert prune.apply(repository, planned, surroundings=here) == ()
+    assert len(repository.checkpoints("w")) == 3
+
+
+def test_prune_to_a_size_counts_all_workloads_and_removes_of_the_chosen(repository):
+    here = Still()
+    everything = prune.plan(repository, Rules(max_bytes=10**9), surroundings=here)
+    assert everything.kept_bytes == sum(state(repository)[key] for key in packs(repository))
+    planned = prune.plan(repository, Rules(max_bytes=0), workloads=["w"], surroundings=here)
+    assert [str(one) for one in planned.removed] == ["w@1.1", "w@1.2"]
+    assert {one.id.workload for one in planned.decisions} == {"w"}
+    assert prune.apply(repository, planned, surroundings=here) == planned.removed
+    assert planned.kept_bytes == sum(state(repository)[key] for key in needed(repository))
+
+
+def test_a_checkpoint_with_a_missing_pack_is_not_the_last_good_one(repository):
+    only = repository.packs_of(CheckpointId("w", 2, 1)) - repository.packs_of(CheckpointId("w", 1, 2))
+    repository.backend.delete(next(iter(only)))
+    planned = prune.plan(repository, Rules(keep_last=1), workloads=["w"], surroundings=Still())
+    assert [str(one) for one in planned.damaged] == ["w@2.1"]
+    assert [str(one) for one in planned.removed] == ["w@1.1"]
+
+
+def test_only_what_is_there_can_be_pinned(repository):
+    with pytest.raises(errors.WorkloadMissing):
+        pins.pin(repository, CheckpointId("w", 9, 9), note="", surroundings=Still())
+    assert pins.pinned(repository, "w") == frozenset()
