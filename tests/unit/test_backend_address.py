@@ -49,6 +49,8 @@ def test_buckets():
     found = bucket("s3://models/team/a?endpoint=http://h:9000&region=eu-west-1")
     assert (found.bucket, found.prefix, found.endpoint, found.region) == ("models", "team/a", "http://h:9000", "eu-west-1")
     assert bucket("s3://models/team/").prefix == "team"
+    for endpoint in ("http://[::1]:9000", "https://s3.example.org/path", "https://10.0.0.1"):
+        assert bucket(f"s3://models/x?endpoint={endpoint}").endpoint == endpoint
 
 
 def test_the_nearest_word_wins():
@@ -89,6 +91,9 @@ def test_the_nearest_word_wins():
         ("s3://bucket/x?hunter2", "nothing else"),
         ("s3://bucket/x?endpoint=https://me:hunter2@host", "without credentials"),
         ("s3://bucket/x?endpoint=hunter2", "https://HOST:PORT"),
+        ("s3://bucket/x?endpoint=http://[hunter2", "https://HOST:PORT"),
+        ("s3://bucket/x?endpoint=http://hunter2 host", "https://HOST:PORT"),
+        ("s3://bucket/x?endpoint=http://", "https://HOST:PORT"),
         ("s3://bucket/x?endpoint=https://host/?key=hunter2", "https://HOST:PORT"),
     ],
 )

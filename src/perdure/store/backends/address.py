@@ -22,6 +22,7 @@ from perdure.store.backends.s3 import Bucket, S3Backend
 
 _FORMS = "a store is a directory (/PATH or file:///PATH) or a bucket (s3://BUCKET/PREFIX)"
 _OPTIONS = frozenset({"endpoint", "region"})
+_ENDPOINT = re.compile(r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 
@@ -78,8 +79,7 @@ def _bucket(url: str, options: dict[str, str], environment: Mapping[str, str]) -
 
 
 def _check_endpoint(endpoint: str) -> None:
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
+    if not _ENDPOINT.fullmatch(endpoint):
         raise errors.UsageError(
             "the endpoint of an object store is https://HOST:PORT, without credentials", hint="?endpoint=https://HOST or AWS_ENDPOINT_URL"
         )

@@ -253,5 +253,6 @@ def _connect(bucket: Bucket) -> S3Store:
         )
     except BaseError as error:
         raise errors.UsageError(
-            f"{bucket.url}: this bucket, endpoint or AWS_ variable cannot be used", hint="s3://BUCKET/PREFIX, https://HOST:PORT"
+            f"{bucket.url}: this bucket, endpoint or AWS_ variable cannot be used",
+            hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY both, or neither",
         ) from error

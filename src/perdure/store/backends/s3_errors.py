@@ -27,13 +27,15 @@ _HINTS: dict[str, str] = {
 }
 _REFUSED = "the credentials need s3:GetObject, PutObject, DeleteObject and ListBucket on this bucket"
 _SILENCE = (
-    ("timed out", "no answer in time"),
-    ("operation timed", "no answer in time"),
+    ("169.254.", "no credentials: AWS_ACCESS_KEY_ID is not set, and this machine has no role that gives some"),
+    ("TimedOut", "no answer in time"),
+    ("kind: Timeout", "no answer in time"),
     ("dns error", "its name is not known to the network"),
-    ("Connection refused", "nothing listens there"),
-    ("certificate", "its certificate is not trusted here"),
-    ("Connection reset", "it closed the connection"),
-    ("169.254.", "no credentials: AWS_ACCESS_KEY_ID is not set, and this machine has no role"),
+    ("ConnectionRefused", "nothing listens there"),
+    ("InvalidCertificate", "its certificate is not trusted here"),
+    ("InvalidContentType", "it does not speak TLS there"),
+    ("IncompleteMessage", "it closed the connection"),
+    ("ConnectionReset", "it closed the connection"),
 )
 """What obstore's text holds when no answer came, and what that means."""
 
