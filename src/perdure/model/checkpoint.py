@@ -112,6 +112,8 @@ class ProcessFact(msgspec.Struct, frozen=True):
     gid: int
     threads: int
     resident_bytes: int
+    stopped: bool = False
+    """It had been stopped by a signal before the freeze, and stays so after a restore."""
 
 
 class Holder(msgspec.Struct, frozen=True):
