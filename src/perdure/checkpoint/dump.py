@@ -127,6 +127,7 @@ class _Attempts:
         self._criu = criu
         self._begun = begun
         self._facts: tuple[ProcessFact, ...] = ()
+        self._stopped: frozenset[int] = frozenset()
         self._hook_s = 0.0
 
     def make(self, tcp: tuple[str, ...], ghosts: str) -> Dumped:
@@ -152,6 +153,7 @@ class _Attempts:
                 *streams.dump_options(wired),
             ),
         )
+        self._stopped = frozenset(process.pid for process in before if process.is_stopped)
         result = self._run(call, before)
         return self._describe(result, wired)
 
@@ -190,7 +192,8 @@ class _Attempts:
 
     def _work_at_freeze(self) -> None:
         began = time.monotonic()
-        self._facts = tree.facts(self._root)
+        facts = tree.facts(self._root)
+        self._facts = tuple(msgspec.structs.replace(fact, stopped=fact.host_pid in self._stopped) for fact in facts)
         self._at_freeze()
         if self._options.leave == "stopped":
             tree.stop(self._root)
@@ -198,19 +201,18 @@ class _Attempts:
 
     def _settle(self, before: tuple[Process, ...], result: Result) -> None:
         """See to it that every task runs again; raise when that is not so."""
-        left = frozenset(process.pid for process in before if process.is_stopped)
         end = time.monotonic() + _SETTLE_S
         while True:
             if not tree.is_alive(self._root):
                 raise _gone(self._root, result)
-            held = _held(self._root, left)
+            held = _held(self._root, self._stopped)
             if not held:
                 break
             if time.monotonic() > end:
                 raise errors.CheckpointFailed(
                     f"after the dump, processes {', '.join(map(str, held))} do not run on", hint="kill -CONT them; see the log of CRIU"
                 )
-            tree.resume(self._root, leave=left)
+            tree.resume(self._root, leave=self._stopped)
             time.sleep(_STEP_S)
         if result.returncode < 0:
             remaps.sweep(tree.pids(self._root))

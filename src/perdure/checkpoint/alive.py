@@ -1,0 +1,153 @@
+"""See that a restored tree lives, before anybody is told that it does. Called by the supervisor right after `restore`.
+
+CRIU's success means that the tasks were started. Alive means: the same processes as in the manifest, a moment later, none stopped, and
+each either seen to move or waiting for something, as it was at the dump; and the user's own probe, where there is one, passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from perdure import errors
+from perdure.checkpoint import tree
+from perdure.checkpoint.tree import Process, Tree
+from perdure.model.checkpoint import ProcessFact
+
+_MOMENT_S = 0.2
+_STEP_S = 0.02
+_MOST_S = 2.0
+_LONGEST_SAID = 400
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """A tree that was seen to live."""
+
+    progress: Literal["moved", "waiting", "ended"]
+    """``moved``: a process was seen to run; ``waiting``: all wait for something, none is held; ``ended``: it ended by itself meanwhile."""
+    moved: tuple[int, ...]
+    """PIDs here of the processes that were seen to run."""
+    missing: tuple[ProcessFact, ...]
+    """Processes of the manifest that had ended by the first look: usual for short ones, a bad sign for others."""
+    probe: str | None
+    """First line of what the probe said; None: there was none."""
+    wall_s: float
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """The user's own command that succeeds when the workload does its work. Run here, not in the workload's namespaces."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    working_directory: str
+    limit_s: float = 30.0
+
+
+def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -> Alive:
+    """Look at the tree until it has been seen to move, at most two seconds, then run the probe.
+
+    The tree is a child of this process. `expected` are the processes of the manifest. A workload that ends by itself in this moment has
+    lived. Raises `errors.RestoreFailed` with what is wrong; the tree is left as it is.
+    """
+    began = time.monotonic()
+    moved: frozenset[int] = frozenset()
+    missing: tuple[ProcessFact, ...] = ()
+
+    def seen(progress: Literal["moved", "waiting", "ended"], said: str | None) -> Alive:
+        return Alive(progress, tuple(sorted(moved)), missing, said, time.monotonic() - began)
+
+    first = now = _look(root)
+    if not now:
+        return seen("ended", None)
+    missing = _missing(now, expected)
+    while (passed_s := time.monotonic() - began) < _MOST_S and not (moved and passed_s >= _MOMENT_S):
+        time.sleep(_STEP_S)
+        now = _look(root)
+        if not now:
+            return seen("ended", None)
+        moved |= moved_between(first, now)
+    _check_none_held(now, expected)
+    said = _run_probe(probe) if probe else None
+    return seen("moved" if moved else "waiting", said)
+
+
+def moved_between(first: tuple[Process, ...], now: tuple[Process, ...]) -> frozenset[int]:
+    """Return the PIDs of those in both that ran in between, the root left out: an init that runs says nothing of its workload.
+
+    Tasks that run are seen by processor time or by context switches; one that CRIU has just let go counts only from then on.
+    """
+    before = {process.pid: process for process in first[1:]}
+    return frozenset(
+        process.pid
+        for process in now
+        if (old := before.get(process.pid)) and (process.ticks, process.switches) != (old.ticks, old.switches)
+    )
+
+
+def _look(root: Tree) -> tuple[Process, ...]:
+    """Return the tree's processes; empty when it has ended by itself, well or badly. Raises `errors.RestoreFailed` when it died."""
+    if tree.is_alive(root):
+        with contextlib.suppress(errors.ProcessGone):
+            return tree.members(root)
+    ended = os.waitid(os.P_PID, root.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    if ended is not None:
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
+        if status > 128:
+            raise errors.RestoreFailed(
+                f"the workload died of {_signal_name(status - 128)} a moment after it was restored", hint="try an older checkpoint"
+            )
+    return ()
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def _missing(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> tuple[ProcessFact, ...]:
+    there = {process.inner_pid for process in found}
+    missing = tuple(fact for fact in expected if fact.pid not in there)
+    # One or the other may end by itself as soon as it runs; that all are gone while their init lives cannot be.
+    if missing and len(missing) == len(expected) - 1:
+        names = ", ".join(f"{fact.command} ({fact.pid})" for fact in missing)
+        raise errors.RestoreFailed(f"the workload's processes are gone a moment after the restore: {names}", hint="try an older checkpoint")
+    return missing
+
+
+def _check_none_held(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> None:
+    was_stopped = {fact.pid for fact in expected if fact.stopped}
+    held = [process for process in found if process.inner_pid not in was_stopped and (process.is_stopped or process.tracer)]
+    if held:
+        names = ", ".join(f"{process.command} ({process.pid})" for process in held)
+        raise errors.RestoreFailed(f"after the restore these processes stand still: {names}", hint="see CRIU's log")
+
+
+def _run_probe(probe: Probe) -> str:
+    try:
+        done = subprocess.run(
+            probe.argv,
+            cwd=probe.working_directory,
+            env=dict(probe.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=probe.limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise errors.RestoreFailed(f"the probe did not end within {probe.limit_s:g} s", hint="see --probe") from None
+    except OSError as error:
+        raise errors.RestoreFailed(f"the probe cannot be run: {os.fspath(probe.argv[0])}: {error.strerror}", hint="see --probe") from error
+    said = done.stdout.decode("utf-8", "replace").strip().splitlines()[:1]
+    line = said[0][:_LONGEST_SAID] if said else ""
+    if done.returncode != 0:
+        raise errors.RestoreFailed(f"the probe failed with {done.returncode}: {line}", hint="see --probe")
+    return line
