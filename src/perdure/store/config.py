@@ -80,5 +80,8 @@ def _decode(content: bytes) -> _Config:
 def check(content: bytes, repository_id: str, keys: Keys) -> None:
     """Check that `content` is still the object of the store that was opened. Raises `errors.StoreCorrupt`, `errors.StoreFormat`."""
     config = _decode(content)
+    if not content.endswith(b"\n"):
+        # Opening a store forgives a lost end of line; a verification tells even that.
+        raise codec.corrupt(layout.CONFIG, "it was cut short")
     if config.id != repository_id or config.encrypted != keys.encrypted or config.check != keys.check.hex():
         raise codec.corrupt(layout.CONFIG, "it is another store's")
