@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.base import documents
 from perdure.supervisor import wire
 
 _MOST_BYTES = 1 << 20
@@ -34,7 +33,7 @@ class Starter:
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             try:
-                os.write(descriptor, documents.encode(started))
+                os.write(descriptor, msgspec.json.encode(started))
             except BrokenPipeError:
                 pass  # it was interrupted: nobody waits any more
             finally:
@@ -64,7 +63,7 @@ def split(messages: Path) -> Starter | Started:
         content = pipe.read(_MOST_BYTES)
     if not content:
         raise errors.WorkloadMissing("the supervisor ended before the workload ran", hint=f"see {messages}")
-    started: Started = documents.decode(content, Started)
+    started: Started = msgspec.json.decode(content, type=Started)
     if started.error is not None:
         raise wire.error(started.error)
     return started

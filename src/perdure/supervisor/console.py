@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from perdure.model.checkpoint import Stream
 from perdure.supervisor.log import Log
 from perdure.supervisor.reactor import READ, WRITE, Reactor
 
@@ -49,6 +50,20 @@ def plan(*, background: bool) -> Plan:
     if _is_terminal(0) and _is_terminal(1):
         return Plan(terminal=True, stdin="pipe", one_output=True)
     return Plan(terminal=False, stdin=_stdin_kind(), one_output=_are_same(1, 2))
+
+
+def plan_again(saved: tuple[Stream, ...], *, background: bool) -> Plan:
+    """Decide for a workload that comes back with the streams `saved`: what was a terminal stays one, and one pipe stays one pipe."""
+    by_number = {stream.fd: stream for stream in saved}
+    kinds = {stream.kind for stream in saved}
+    first, second = by_number.get(1), by_number.get(2)
+    stdin = by_number.get(0)
+    return Plan(
+        terminal="tty" in kinds,
+        stdin="pipe" if stdin is not None and stdin.kind == "pipe" else "null",
+        one_output=first is not None and second is not None and first.external is not None and first.external == second.external,
+        passed_on=not background,
+    )
 
 
 def _stdin_kind() -> Literal["pipe", "file", "null"]:
@@ -204,7 +219,8 @@ class Console:
             self.master, theirs = os.openpty()
             os.set_blocking(self.master, False)
             self._theirs = [theirs]
-            self._outlets = [Outlet(1, self.master, 1, self.log, self._say)]
+            target = 1 if self.plan.passed_on and _is_open(1) else None
+            self._outlets = [Outlet(1, self.master, target, self.log, self._say)]
             self._inlet = Inlet(0, self.master, terminal=True)
             return theirs, theirs, theirs
         stdin = self._open_stdin()

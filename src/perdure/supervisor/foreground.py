@@ -58,15 +58,15 @@ class Foreground:
         self._begin()
 
     def _begin(self) -> None:
+        if not _is_terminal():
+            return
         if self._console.plan.terminal:
             self._console.may_read = self._terminal.is_ours
             self._console.on_input = self._typed
             self._raw = self._terminal.enter()
             self.resized()
-        elif os.isatty(0):
-            self._console.may_read = self._terminal.is_ours
         else:
-            return
+            self._console.may_read = self._terminal.is_ours
         self._console.listen()
         if not self._terminal.is_ours():
             self._reactor.after(_LOOK_AGAIN_S, self._begin)
@@ -105,6 +105,13 @@ class Foreground:
     def _groups(self) -> list[int]:
         main = self._main()
         return [main.group] if main is not None and main.group > 0 else []
+
+
+def _is_terminal() -> bool:
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.base import documents
 from perdure.supervisor.record import LastCheckpoint
 from perdure.supervisor.wire import ErrorDocument
 
@@ -70,16 +69,16 @@ Reply = Event | Answer | Refusal
 
 def encode(message: Request | Reply) -> bytes:
     """Return `message` as a line."""
-    return documents.encode(message) + b"\n"
+    return msgspec.json.encode(message) + b"\n"
 
 
 def decode_request(line: bytes) -> Request:
     """Read a request. Raises `msgspec.DecodeError`."""
-    request: Request = documents.decode(line, Request)
+    request: Request = msgspec.json.decode(line, type=Request)
     return request
 
 
 def decode_reply(line: bytes) -> Reply:
     """Read a reply. Raises `msgspec.DecodeError`."""
-    reply: Reply = documents.decode(line, Reply)
+    reply: Reply = msgspec.json.decode(line, type=Reply)
     return reply

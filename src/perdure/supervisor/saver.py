@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.base import documents
 from perdure.checkpoint import images
+from perdure.checkpoint.outputs import copying
 from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, StoredFile
 from perdure.store import gc, locks, prune
 from perdure.store.owners import Linux
@@ -107,7 +107,7 @@ Said = Progress | Committed | Failed | Pruned
 
 def main(arguments: list[str]) -> int:
     """Store what the request file `arguments[0]` says. Returns the exit status."""
-    request = documents.decode(Path(arguments[0]).read_bytes(), Request)
+    request = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Request)
     _be_polite(request.parent)
     try:
         _store(request)
@@ -154,12 +154,9 @@ def _log_items(request: Request) -> Iterator[Item]:
     log_bytes = request.manifest.log_bytes
     aside = Path(request.staging) / "console.log"
     with open(request.log, "rb") as source, open(aside, "xb", opener=_private) as target:
-        done = 0
-        while done < log_bytes:
-            copied = os.copy_file_range(source.fileno(), target.fileno(), log_bytes - done)
-            if not copied:
-                raise errors.CheckpointFailed(f"{request.log} is shorter than it was when the checkpoint was made")
-            done += copied
+        if os.fstat(source.fileno()).st_size < log_bytes:
+            raise errors.CheckpointFailed(f"{request.log} is shorter than it was when the checkpoint was made")
+        copying.copy(source.fileno(), target.fileno(), log_bytes)
     yield Item(LOG, str(aside), Part.FILES)
     told = log.encode(log.stretches(Path(request.log), log_bytes))
     streams = Path(request.staging) / "console.log.streams"
@@ -211,7 +208,7 @@ class _Report:
 
 
 def _say(said: Said) -> None:
-    content = documents.encode(said) + b"\n"
+    content = msgspec.json.encode(said) + b"\n"
     while content:
         content = content[os.write(1, content) :]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.base import files, units
+from perdure.base import files, text, units
 from perdure.base.proc import machine, process
 from perdure.checkpoint import namespaces, staging
 from perdure.checkpoint.criu import locate
@@ -137,17 +136,18 @@ class _Beginning:
     def _record(self, known: Workload | None) -> Workload:
         """Return what is to be remembered of the workload, from what is wanted and what is known."""
         wanted, now_ns = self._wanted, time.time_ns()
-        if known is not None and wanted.command and not wanted.fresh and known.state not in ENDED:
-            naming.require_same(known.name, known.command, known.working_directory, wanted.command, wanted.working_directory)
-        if known is None or wanted.command or wanted.adopt is not None:
-            command = wanted.command or (process.command_line(wanted.adopt) if wanted.adopt is not None else ())
-            working_directory = wanted.working_directory
-        else:
-            command, working_directory = known.command, known.working_directory
+        asked = tuple(text.storable(part) for part in wanted.command)
+        where = text.storable(wanted.working_directory)
+        if known is not None and asked and not wanted.fresh and known.state not in ENDED:
+            naming.require_same(known.name, known.command, known.working_directory, asked, where)
+        if known is not None and not asked and wanted.adopt is None:
+            asked, where = known.command, known.working_directory
+        elif wanted.adopt is not None:
+            asked = tuple(text.storable(part) for part in process.command_line(wanted.adopt))
         return Workload(
             name=self._name,
-            command=command,
-            working_directory=working_directory,
+            command=asked,
+            working_directory=where,
             options=wanted.options or (known.options if known else Options()),
             store=known.store if known else "",
             created_ns=known.created_ns if known else now_ns,
@@ -173,7 +173,7 @@ class _Beginning:
                 record = self._remember(database, record, held, source)
                 log_path = self._folders.log(self._name)
                 self._prepare_log(log_path, held, source)
-                streams = Console(console.plan(background=self._starter is not None), Log(log_path), reactor, self._voice.say)
+                streams = Console(self._plan(source), Log(log_path), reactor, self._voice.say)
                 life = Life(
                     folders=self._folders,
                     database=database,
@@ -248,7 +248,7 @@ class _Beginning:
     @contextlib.contextmanager
     def _folder(self, database: Database, manifest: model.Manifest) -> Iterator[Path]:
         """Yield a private folder that has room for the files of `manifest`; it goes with the block, or with the next run."""
-        staged = staging.choose(manifest.logical_bytes, self._setup.staging)
+        staged = engine.make_folder(manifest.logical_bytes, self._setup.staging, self._folders)
         operation = database.begin(
             Operation(
                 number=0, workload=self._name, kind="restore", began_ns=time.time_ns(), staging=str(staged), boot_id=machine.boot_id()
@@ -257,7 +257,7 @@ class _Beginning:
         try:
             yield staged
         finally:
-            shutil.rmtree(staged, ignore_errors=True)
+            staging.remove(staged)
             database.end(operation)
 
     def _begin(self, repository: Repository, where: place.Place, source: Source | None) -> HeldLife:
@@ -327,12 +327,16 @@ class _Beginning:
         try:
             if source is not None:
                 engine.restore(life, source, (stdin, stdout, stderr), self._voice)
-            elif self._wanted.adopt is not None:
-                engine.adopt(life, self._wanted.adopt)
             else:
-                engine.launch(life, self._wanted.environment, init, (stdin, stdout, stderr), is_terminal=streams.plan.terminal)
+                engine.launch(
+                    life, self._wanted.command, self._wanted.environment, init, (stdin, stdout, stderr), is_terminal=streams.plan.terminal
+                )
         finally:
             streams.release()
+
+    def _plan(self, source: Source | None) -> console.Plan:
+        background = self._starter is not None
+        return console.plan_again(source.manifest.streams, background=background) if source else console.plan(background=background)
 
     def _give_back(self, streams: Console, source: Source) -> None:
         path = self._folders.log(self._name)

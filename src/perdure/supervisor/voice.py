@@ -10,7 +10,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from perdure.base import documents, text
+import msgspec
+
+from perdure.base import text
 from perdure.supervisor.messages import Event
 
 
@@ -31,7 +33,7 @@ class Voice:
 
     def event(self, event: Event) -> None:
         """Tell programs of `event`, where they asked for it."""
-        line = documents.encode(event).decode() + "\n"
+        line = msgspec.json.encode(event).decode() + "\n"
         if self._as_json:
             _write(2, line)
         if self._events is not None:

@@ -1,0 +1,96 @@
+"""`perdure checkpoint`: save a workload now."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from perdure import errors
+from perdure.base import units
+from perdure.cli import console, keep
+from perdure.supervisor import control, lock, messages
+from perdure.supervisor.folders import Folders
+from perdure.supervisor.messages import Event
+from perdure.supervisor.record import LastCheckpoint
+
+
+def checkpoint(
+    name: keep.Name,
+    *,
+    stop: Annotated[bool, Parameter(negative="", help="End the workload once it is saved.")] = False,
+    common: console.Common = console.Common(),
+) -> None:
+    """Save a running workload, and wait until the checkpoint is durable.
+
+    With --json, what goes on is told on stderr, one event a line, and the checkpoint on stdout.
+    """
+    folders = keep.where(console.load_settings(common))
+    keep.require(folders, name)
+    require_running(folders, name)
+    with _Watching(common) as watching:
+        answer = control.ask(folders.socket(name), messages.Checkpoint(stop=stop), on_event=watching.see, patience_s=None)
+    saved = answer.checkpoint
+    if saved is None:
+        raise errors.CheckpointFailed(f"{name} ended before it was saved", hint="see perdure ps")
+    if common.json:
+        console.print_json(_document(saved))
+        return
+    console.out().print(_line(saved, stop=stop))
+
+
+def require_running(folders: Folders, name: str) -> None:
+    """Raise `errors.WorkloadMissing` unless a supervisor keeps the workload `name`."""
+    if not lock.is_held(folders.lock(name)):
+        raise errors.WorkloadMissing(f"{name} is not running", hint="see perdure ps")
+
+
+def _document(saved: LastCheckpoint) -> dict[str, object]:
+    document: dict[str, object] = msgspec.to_builtins(saved)
+    return document | {"id": str(saved.id)}
+
+
+def _line(saved: LastCheckpoint, *, stop: bool) -> str:
+    sizes = f"{units.format_size(saved.logical_bytes)}, {units.format_size(saved.new_bytes)} new in the store"
+    stopped = "stopped for good" if stop else f"stood still for {units.format_duration(saved.stopped_s)}"
+    return f"{saved.id}: {sizes}; {stopped}; durable after {units.format_duration(saved.cost_s)}"
+
+
+class _Watching:
+    """Shows what goes on: phase, bytes, rate and ETA on a terminal; events with --json."""
+
+    def __init__(self, common: console.Common) -> None:
+        self._common = common
+        self._phase = ""
+        self._began_s = 0.0
+        self._shown = not common.quiet and not common.json and sys.stderr.isatty()
+
+    def __enter__(self) -> _Watching:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def see(self, event: Event) -> None:
+        if self._common.json:
+            sys.stderr.write(msgspec.json.encode(event).decode() + "\n")
+            sys.stderr.flush()
+        elif self._shown:
+            if event.phase != self._phase:
+                self._phase, self._began_s = event.phase, time.monotonic()
+            sys.stderr.write(f"\r\x1b[K{console.printable(event.phase)}{self._amount(event)}")
+            sys.stderr.flush()
+
+    def _amount(self, event: Event) -> str:
+        if not event.total_bytes or event.done_bytes is None:
+            return ""
+        passed_s = time.monotonic() - self._began_s
+        rate = event.done_bytes / passed_s if passed_s > 0 else 0.0
+        left = f", {units.format_duration((event.total_bytes - event.done_bytes) / rate)} left" if rate else ""
+        done = f"{units.format_size(event.done_bytes)} of {units.format_size(event.total_bytes)}"
+        return f": {done}, {units.format_size(rate)}/s{left}"

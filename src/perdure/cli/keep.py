@@ -1,0 +1,129 @@
+"""What the everyday commands share: where workloads are kept, how, and which store. Called by `run`, `ps` and their like."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from perdure import errors
+from perdure.base import settings, units
+from perdure.checkpoint.criu import locate
+from perdure.cli import console
+from perdure.model.checkpoint import check_name
+from perdure.supervisor import folders, interval, place, start, state
+from perdure.supervisor.record import Workload
+from perdure.supervisor.voice import Voice
+
+Name = Annotated[str, Parameter(help="The workload's name; see perdure ps.")]
+
+_SAVER_THREADS = 2
+"""Storing in the background takes no more of a node than this, unless the setting `threads` says otherwise."""
+
+
+def where(values: Mapping[str, settings.Value]) -> folders.Folders:
+    """Return the folders of state that the settings name."""
+    return folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
+
+
+def store(
+    values: dict[str, settings.Value], found: folders.Folders, *, known: str | None = None, known_key: str | None = None
+) -> place.Place:
+    """Return the store: the one that was asked for, else the one that is known of the workload, else the one in the state folder."""
+    url = values["store"].value if values["store"].value is not None and (known is None or values["store"].origin == "--store") else known
+    key_file = values["key-file"].value or known_key
+    if url is None:
+        url = str(found.state / "store")
+    if "://" not in url:
+        url = os.path.abspath(os.path.expanduser(url))
+    return place.Place(
+        url=url,
+        key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
+        cache=str(found.cache),
+        threads=console.threads(values) or min(_SAVER_THREADS, os.cpu_count() or 1),
+    )
+
+
+def require(found: folders.Folders, name: str) -> Workload:
+    """Return what this machine knows of the workload `name`. Raises `errors.WorkloadMissing`."""
+    check_name(name)
+    if not found.database.exists():
+        raise errors.WorkloadMissing(f"there is no workload {name!r} on this machine", hint="perdure ps lists them")
+    with state.opened(found.database) as database:
+        return database.require(name)
+
+
+def every(text: str) -> float | Literal["auto", "never"]:
+    """Read ``--every``: seconds, ``auto`` or ``never``. Raises `errors.QuantityError`."""
+    match text.strip().lower():
+        case "auto":
+            return "auto"
+        case "never":
+            return "never"
+    seconds = units.parse_duration(text, name="--every")
+    if seconds < interval.LEAST_S:
+        raise errors.QuantityError(f"--every: {text!r} is shorter than a second", hint="give auto, never, or a duration such as 10m")
+    return seconds
+
+
+def before_end(text: str | None) -> float | Literal["auto"] | None:
+    """Read ``--before-end``: seconds or ``auto``. Raises `errors.QuantityError`."""
+    if text is None or text.strip().lower() == "auto":
+        return "auto" if text is not None else None
+    return units.parse_duration(text, name="--before-end")
+
+
+def end_ns(text: str | None, environ: Mapping[str, str]) -> int | None:
+    """Return when the allotted time ends, in nanoseconds of UTC since 1970: as ``--end-time`` says, else as Slurm does; None: nobody says.
+
+    Raises `errors.QuantityError`.
+    """
+    if text is None:
+        told = environ.get("SLURM_JOB_END_TIME", "")
+        return int(told) * 10**9 if told.isascii() and told.isdigit() and int(told) > 0 else None
+    hint = "write it like 2026-11-30T08:00, 2026-11-30T08:00+01:00, or as seconds since 1970"
+    if text.isascii() and text.isdigit():
+        return int(text) * 10**9
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise errors.QuantityError(f"--end-time: cannot read {text!r} as a time", hint=hint) from error
+    return math.floor(moment.astimezone(datetime.UTC).timestamp() * 1e9)
+
+
+def positive(text: str, flag: str) -> float:
+    """Read a duration above 0 given with `flag`, in seconds. Raises `errors.QuantityError`."""
+    seconds = units.parse_duration(text, name=flag)
+    if seconds <= 0:
+        raise errors.QuantityError(f"{flag}: {text!r} must be above 0", hint=f"write it like {units.DURATION_EXAMPLES}")
+    return seconds
+
+
+def duration(text: str, flag: str) -> float:
+    """Read a duration given with `flag`, in seconds; 0 is one. Raises `errors.QuantityError`."""
+    return units.parse_duration(text, name=flag)
+
+
+def absolute(paths: tuple[Path, ...]) -> tuple[str, ...]:
+    """Return `paths` made absolute, links left alone."""
+    return tuple(os.path.abspath(path) for path in paths)
+
+
+def setup(values: dict[str, settings.Value], found: folders.Folders) -> start.Setup:
+    """Return what a supervisor needs to know of this machine and its settings."""
+    return start.Setup(
+        folders=found,
+        place=lambda known: store(values, found, known=known.store if known else None, known_key=known.options.key_file if known else None),
+        criu=lambda: locate.places(values, os.environ),
+        staging=values["staging"].value,
+    )
+
+
+def voice(common: console.Common, events: Path | None) -> Voice:
+    """Return how a supervisor of this command speaks."""
+    return Voice(quiet=common.quiet, as_json=common.json, events=events)

@@ -1,0 +1,90 @@
+"""`perdure ps`: the workloads of this machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from perdure import errors
+from perdure.base import units
+from perdure.cli import console, keep
+from perdure.supervisor import listing, state
+from perdure.supervisor.listing import Listed
+
+
+def ps(
+    names: Annotated[tuple[str, ...], Parameter(help="Only these workloads.")] = (),
+    *,
+    common: console.Common = console.Common(),
+) -> None:
+    """List the workloads of this machine: how they are, and how much of each is safe.
+
+    States: starting, running; stopped and lost, which the next run goes on with; completed and failed, which it starts anew.
+    """
+    values = console.load_settings(common)
+    folders = keep.where(values)
+    if not folders.database.exists():
+        found: tuple[Listed, ...] = ()
+    else:
+        with state.opened(folders.database) as database:
+            for name in names:
+                database.require(name)
+            known = [one for one in database.workloads() if not names or one.name in names]
+            found = listing.look(
+                known,
+                folders,
+                place=lambda one: keep.store(values, folders, known=one.store, known_key=one.options.key_file),
+                doubt=lambda one, error: console.note(common, f"perdure: {one.name}: {console.printable(str(error))}"),
+            )
+    if names and not found:
+        raise errors.WorkloadMissing(f"there is no workload {names[0]!r} on this machine", hint="perdure ps lists all")
+    now_ns = time.time_ns()
+    if common.json:
+        console.print_json({"workloads": [_document(one, now_ns) for one in found]})
+        return
+    if found:
+        console.out().print(_table(found, now_ns))
+
+
+def _document(one: Listed, now_ns: int) -> dict[str, Any]:
+    last = one.last_checkpoint
+    return {
+        "name": one.name,
+        "state": one.state,
+        "epoch": one.epoch,
+        "pid": one.pid,
+        "checkpoints": one.checkpoints,
+        "last_checkpoint": {
+            "id": str(last.id),
+            "age_s": round(max(now_ns - last.created_ns, 0) / 1e9, 3),
+            "logical_bytes": last.logical_bytes,
+            "stored_bytes": last.stored_bytes,
+            "new_bytes": last.new_bytes,
+            "stopped_s": last.stopped_s,
+        }
+        if last
+        else None,
+    }
+
+
+def _table(found: tuple[Listed, ...], now_ns: int) -> Table:
+    table = Table(
+        "name", "state", "epoch", "pid", "checkpoints", "last", "age", "size", "stored", "new", "stopped", box=None, pad_edge=False
+    )
+    for one in found:
+        last = one.last_checkpoint
+        cells = (
+            [
+                f"{last.id.epoch}.{last.id.sequence}",
+                units.format_duration(max(now_ns - last.created_ns, 0) / 1e9),
+                *(units.format_size(size) for size in (last.logical_bytes, last.stored_bytes, last.new_bytes)),
+                units.format_duration(last.stopped_s),
+            ]
+            if last
+            else ["-"] * 6
+        )
+        table.add_row(one.name, one.state.value, str(one.epoch or "-"), str(one.pid or "-"), str(one.checkpoints), *cells)
+    return table

@@ -1,0 +1,270 @@
+"""The engine's steps put in order: what is done to a tree for a checkpoint, a launch and a restore. Called by `checkpointing` and `start`.
+
+Everything here works on one life and decides nothing; what fails is told by an error, and the workload goes on as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.base import text
+from perdure.base.proc import process
+from perdure.checkpoint import alive, carried, dump, staging, tree
+from perdure.checkpoint import launch as launching
+from perdure.checkpoint import restore as restoring
+from perdure.checkpoint.criu.locate import Init
+from perdure.checkpoint.criu.run import Running
+from perdure.checkpoint.images import cure_timerfds
+from perdure.checkpoint.outputs import bring_back, record, trees
+from perdure.checkpoint.preflight import connections, host, mapped, save
+from perdure.checkpoint.preflight import restore as preflight
+from perdure.checkpoint.preflight.plan import Plan
+from perdure.checkpoint.tree import Tree
+from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part
+from perdure.model.finding import Finding, Severity, problems
+from perdure.supervisor import environment
+from perdure.supervisor.console import Console
+from perdure.supervisor.folders import Folders
+from perdure.supervisor.life import Life
+from perdure.supervisor.resume import Source
+from perdure.supervisor.saver import Item
+from perdure.supervisor.triggers import Due
+from perdure.supervisor.voice import Voice
+
+_IMAGES = "images"
+_SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
+
+
+class Dumped(msgspec.Struct, frozen=True):
+    """A tree whose images lie in a staging folder, ready to be stored."""
+
+    manifest: Manifest
+    """Complete but for what storing adds."""
+    images: str
+    staging: str
+    items: tuple[Item, ...]
+    findings: tuple[Finding, ...]
+    """What a person should know of this checkpoint."""
+
+
+class _AtFreeze(msgspec.Struct):
+    """What was taken down while the tasks stood still."""
+
+    log_bytes: int = 0
+    carried: tuple[Carried, ...] = ()
+    outputs: tuple[OutputFile, ...] = ()
+    connections: tuple[Connection, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+class Dumping:
+    """One dump, run in a thread of its own. `tell` is told of each phase, and of the staging folder once there is one."""
+
+    def __init__(
+        self, life: Life, console: Console, checkpoint: CheckpointId, due: Due, *, tell: Callable[[str, str | None], None]
+    ) -> None:
+        self._life = life
+        self._console = console
+        self._checkpoint = checkpoint
+        self._due = due
+        self._tell = tell
+        self._running: Running | None = None
+        self._cancelled = False
+        self._recording: record.Recording | None = None
+        self._taken = _AtFreeze()
+
+    def run(self) -> Dumped:
+        """Check, freeze and dump. Raises `errors.CheckpointRefused`, `errors.CheckpointFailed`, `errors.ProcessGone`."""
+        life = self._life
+        findings = self._check()
+        pids = tree.pids(life.tree)
+        facts, files = host.facts(life.criu.version, pids), mapped.record(pids)
+        expected_bytes = staging.expected_bytes(life.tree)
+        folder = make_folder(expected_bytes, life.staging, life.folders)
+        self._tell("freeze", str(folder))
+        if self._cancelled:
+            raise errors.CheckpointFailed("it was ended before it began")
+        created_ns = time.time_ns()
+        options = dump.DumpOptions(
+            expected_bytes=expected_bytes,
+            leave="stopped" if self._due.stop else "running",
+            tcp=life.options.tcp,
+            log_to=life.folders.workload(life.name) / "dump.log",
+        )
+        dumped = dump.dump(life.tree, folder, options, lambda: self._at_freeze(folder), life.criu, begun=self._begun)
+        manifest = self._describe(dumped, facts, files, created_ns)
+        return Dumped(manifest, str(dumped.images), str(folder), tuple(_items(folder, dumped.images)), (*findings, *self._taken.findings))
+
+    def cancel(self) -> None:
+        """End it soon, from another thread."""
+        self._cancelled = True
+        if self._running is not None:
+            self._running.cancel()
+
+    def _begun(self, running: Running) -> None:
+        self._running = running
+        if self._cancelled:
+            running.cancel()
+
+    def _check(self) -> tuple[Finding, ...]:
+        life = self._life
+        plan = Plan(
+            keepers=frozenset({os.getpid()}),
+            outputs=life.options.outputs,
+            tcp=life.options.tcp,
+            criu=life.criu,
+            staging=life.staging,
+            own_session=life.own_namespace,
+        )
+        findings = save.check(life.tree.pid, plan)
+        found = problems(findings)
+        if found:
+            raise errors.CheckpointRefused(_summary(found), hint=found[0].remedy or f"see perdure check {life.name}", findings=findings)
+        return findings
+
+    def _at_freeze(self, folder: Path) -> None:
+        life = self._life
+        pids = tree.pids(life.tree)
+        log_bytes = self._console.drain()
+        collected = carried.collect(pids, folder, explicit=_init_program(life))
+        included = trees.include(life.options.outputs, folder)
+        self._recording = record.record(pids, folder, besides=collected.paths, stored=included.stored)
+        self._taken = _AtFreeze(log_bytes, collected.carried, (), connections.record(pids), included.findings)
+
+    def _describe(self, dumped: dump.Dumped, facts: HostFact, files: tuple[MappedFile, ...], created_ns: int) -> Manifest:
+        life, taken = self._life, self._taken
+        if self._recording is not None:
+            taken.outputs = self._recording.outputs()
+            taken.findings = (*taken.findings, *self._recording.findings)
+        return Manifest(
+            id=self._checkpoint,
+            created_ns=created_ns,
+            trigger=self._due.trigger,
+            reason=self._due.reason,
+            command=life.record.command,
+            working_directory=life.record.working_directory,
+            host=facts,
+            processes=dumped.processes,
+            streams=dumped.streams,
+            outputs=taken.outputs,
+            carried=taken.carried,
+            mapped=files,
+            connections=taken.connections,
+            epoch_file=str(life.folders.epoch_file(life.name)),
+            log_bytes=taken.log_bytes,
+            own_pid_namespace=life.own_namespace,
+            tcp=life.options.tcp,
+            images_directory=_IMAGES,
+            durations_s=dumped.durations_s,
+        )
+
+
+def make_folder(wanted_bytes: int, setting: str | None, folders: Folders) -> Path:
+    """Make a private folder that has room for `wanted_bytes`. Raises `errors.CheckpointRefused`, `errors.OutputError`."""
+    return staging.make(staging.choose(wanted_bytes, setting=setting, disks=(folders.state, Path(_SPARE_DISK))))
+
+
+def _init_program(life: Life) -> tuple[str, ...]:
+    return (process.executable(life.tree.pid)[0],) if life.own_namespace else ()
+
+
+def _items(folder: Path, images: Path) -> Iterable[Item]:
+    """Yield what is to be stored: the process images, and what was copied at the freeze."""
+    for path in sorted(images.iterdir()):
+        part = Part.MEMORY if path.name.startswith("pages-") else Part.IMAGES
+        yield Item(f"{_IMAGES}/{path.name}", str(path), part)
+    for name in (carried.FOLDER, record.FOLDER):
+        if (folder / name).is_dir():
+            for path in sorted(one for one in (folder / name).rglob("*") if one.is_file() and not one.is_symlink()):
+                yield Item(f"{name}/{path.relative_to(folder / name)}", str(path), Part.FILES)
+
+
+def let_go_on(root: Tree) -> None:
+    """Let a tree that was left stopped run again."""
+    with contextlib.suppress(errors.ProcessGone):
+        tree.resume(root)
+
+
+def launch(
+    life: Life, argv: tuple[str, ...], variables: dict[str, str], init: Init, streams: tuple[int, int, int], *, is_terminal: bool
+) -> None:
+    """Start the workload with `streams` as its descriptors 0, 1 and 2. Raises what `launch.launch` does."""
+    mask = os.umask(0)
+    os.umask(mask)
+    spec = launching.LaunchSpec(
+        argv=argv,
+        environment=variables | {environment.EPOCH_FILE: str(life.folders.epoch_file(life.name)), environment.WORKLOAD: life.name},
+        working_directory=text.original(life.record.working_directory),
+        init=launching.install_init(init, life.folders.run / "init"),
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
+        terminal=is_terminal,
+        first_pid=launching.first_pid(life.name),
+        umask=mask,
+    )
+    life.tree = launching.launch(spec)
+
+
+def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Voice) -> None:
+    """Bring the workload back from `source`, with `streams` as its new descriptors 0, 1 and 2.
+
+    Raises `errors.RestoreRefused` and `errors.RestoreFailed`; nothing of it runs then.
+    """
+    manifest, contents = source.manifest, Path(source.folder)
+    found = preflight.check(manifest, preflight.RestorePlan(criu=life.criu, staging=life.staging, is_staged=True))
+    _refuse(found, voice)
+    _refuse(trees.put_back(contents, epoch=life.epoch), voice)
+    _refuse(carried.put_back(manifest.carried, contents, epoch=life.epoch), voice)
+    _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents), voice)
+    images = contents / manifest.images_directory
+    cure_timerfds(images)
+    work = contents / "criu"
+    work.mkdir(mode=0o700)
+    options = restoring.RestoreOptions(
+        streams=manifest.streams,
+        descriptors=dict(enumerate(streams)),
+        expected_bytes=manifest.logical_bytes,
+        tcp=manifest.tcp,
+        log_to=life.folders.workload(life.name) / "restore.log",
+    )
+    life.tree = restoring.restore(images, work, options, life.criu).tree
+    try:
+        alive.verify(life.tree, manifest.processes, _probe(life))
+    except errors.RestoreFailed:
+        tree.kill(life.tree)
+        tree.reap(life.tree, wait=True)
+        raise
+
+
+def _probe(life: Life) -> alive.Probe | None:
+    if life.options.probe is None:
+        return None
+    variables = {**os.environ, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.folders.epoch_file(life.name))}
+    return alive.Probe(
+        argv=tuple(shlex.split(life.options.probe)), environment=variables, working_directory=text.original(life.record.working_directory)
+    )
+
+
+def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:
+    """Tell of `findings`, and raise `errors.RestoreRefused` when one of them is a problem."""
+    found = problems(findings)
+    if found:
+        raise errors.RestoreRefused(_summary(found), hint=found[0].remedy or "see perdure check --restore", findings=findings)
+    for finding in findings:
+        if finding.severity is Severity.WARNING:
+            voice.say(f"{finding.subject}: {finding.message}" + (f" ({finding.remedy})" if finding.remedy else ""))
+
+
+def _summary(found: tuple[Finding, ...]) -> str:
+    first = found[0]
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{first.code}: {first.subject}: {first.message}{more}"
