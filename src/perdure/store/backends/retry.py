@@ -25,8 +25,8 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 6
     first_pause_s: float = 0.25
     longest_pause_s: float = 8.0
-    total_s: float = 120.0
-    """No try begins later than this after the first."""
+    total_s: float = 300.0
+    """No try begins later than this after the first: time for a second and a third behind one that met a silent server."""
 
 
 class RetryingBackend:
