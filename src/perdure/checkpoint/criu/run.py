@@ -15,13 +15,14 @@ import re
 import select
 import signal
 import subprocess
+import threading
 import time
 from typing import Literal
 
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint.criu import log, netlock
+from perdure.checkpoint.criu import log, netlock, repair
 from perdure.checkpoint.criu.log import Explanation
 
 PLUGINS = "/proc/self/ns"
@@ -32,6 +33,7 @@ GRACE_S = 5.0
 """CRIU stops collecting by itself after the time allowed; only when it does not end this long afterwards is it killed."""
 
 _TAIL_BYTES = 256 * 1024
+_ID_BYTES = 4096
 _HEAD_BYTES = 64 * 1024 * 1024
 """The PIDs of a restored tree stand behind CRIU's look at the machine; logs of thousands of processes stay below this."""
 _SCRUBBED = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/"}
@@ -147,9 +149,10 @@ def start(criu: Criu, call: Call) -> Running:
     environment = dict(_SCRUBBED)
     if criu.prefix is None and _wants_preload(criu, call.action):
         environment["LD_PRELOAD"] = str(criu.preload)
+    held = _dumped_tree(call)
     speech = os.open(_speech_path(call), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        process = subprocess.Popen(
+        child = subprocess.Popen(
             command(criu, call),
             stdin=subprocess.DEVNULL,
             stdout=speech,
@@ -163,7 +166,7 @@ def start(criu: Criu, call: Call) -> Running:
         raise errors.EnvironmentUnfit(f"cannot start CRIU ({criu.program}): {error.strerror}", hint="see perdure doctor") from error
     finally:
         os.close(speech)
-    return Running(process, call)
+    return Running(child, call, held)
 
 
 class Running:
@@ -173,44 +176,50 @@ class Running:
     that was killed or failed nothing of the tree is left.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], call: Call) -> None:
-        self._process = process
+    def __init__(self, child: subprocess.Popen[bytes], call: Call, held: repair.Held | None) -> None:
+        self._child = child
         self._call = call
         self._began = time.monotonic()
-        self._pidfd = os.pidfd_open(process.pid)
-        self._start_ticks = _start_ticks(process.pid)
+        self._pidfd = os.pidfd_open(child.pid)
+        self._start_ticks = _start_ticks(child.pid)
         self._cancelled = False
+        self._killed = False
+        self._ended = threading.Lock()  # taken for good when CRIU has ended: its number may be another process's then
+        self._held = held
 
     @property
     def pid(self) -> int:
         """PID of CRIU itself."""
-        return self._process.pid
+        return self._child.pid
 
     def cancel(self) -> None:
         """End CRIU now. `wait` cleans up and returns."""
-        self._cancelled = True
-        self._kill()
+        if self._ended.acquire(blocking=False):
+            self._cancelled = True
+            self._kill()
+            self._ended.release()
 
     def wait(self) -> Result:
         """Wait for the end, at most the call's time and the grace; clean up after a failure, and explain it."""
-        try:
-            left_s = self._began + self._call.timeout_s + GRACE_S - time.monotonic()
-            timed_out = not select.select([self._pidfd], [], [], max(left_s, 0.0))[0]
-            if timed_out:
-                self._kill()
-            returncode = self._process.wait()
-        finally:
-            os.close(self._pidfd)
+        left_s = self._began + self._call.timeout_s + GRACE_S - time.monotonic()
+        ended = select.poll()  # not select(): descriptors may have numbers above 1023
+        ended.register(self._pidfd, select.POLLIN)
+        timed_out = not ended.poll(max(left_s, 0.0) * 1000.0)
+        self._ended.acquire()
+        if timed_out:
+            self._kill()
+        returncode = self._child.wait()
+        os.close(self._pidfd)
         wall_s = time.monotonic() - self._began
         log_path = os.path.join(self._call.work, _log_name(self._call))
-        head = _read(log_path, _HEAD_BYTES)
+        head = _read(log_path, _HEAD_BYTES if self._call.action is Action.RESTORE else _ID_BYTES)
         run_id = _run_id(head)
         tasks = [int(pid) for pid in re.findall(r"PID: real (\d+) virt", head)] if self._call.action is Action.RESTORE else []
         if returncode != 0:
             for pid in tasks:
                 self._end_half_restored(pid)
-        if returncode < 0:
-            netlock.release(run_id)
+        if returncode < 0 or self._killed:
+            self._end_half_dumped(run_id)
         return Result(
             action=self._call.action,
             returncode=returncode,
@@ -224,6 +233,10 @@ class Running:
         )
 
     def _kill(self) -> None:
+        self._killed = True
+        if self._held is not None:
+            # Processes that ran on with sockets in repair mode would read and write into the wrong queues.
+            self._held.stop()
         with contextlib.suppress(ProcessLookupError, OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
@@ -240,15 +253,29 @@ class Running:
             finally:
                 os.close(descriptor)
 
+    def _end_half_dumped(self, run_id: str) -> None:
+        """Let processes and connections go on that CRIU held still."""
+        if self._held is not None:
+            self._held.stop()  # also where somebody else killed CRIU
+            repair.end(self._held.pids())
+        netlock.release(run_id)
+        if self._held is not None:
+            self._held.resume()
+
     def _explain(self, returncode: int, *, timed_out: bool) -> Explanation:
         path = os.path.join(self._call.work, _log_name(self._call))
         said = _tail(path) + "\n" + _tail(_speech_path(self._call))
         return log.explain(said, action=self._call.action.value, returncode=returncode, timed_out=timed_out, cancelled=self._cancelled)
 
 
+def _dumped_tree(call: Call) -> repair.Held | None:
+    match = re.search(r"(?:^|\n)(?:--tree[=\n]|-t\n)(\d+)", "\n".join(call.options)) if call.action is Action.DUMP else None
+    return repair.Held(int(match[1])) if match else None
+
+
 def read_run_id(log_path: str) -> str:
     """Return CRIU's id of the run that wrote this log, for `netlock.release` after a crash of the caller; empty when it has none."""
-    return _run_id(_read(log_path, 4096))
+    return _run_id(_read(log_path, _ID_BYTES))
 
 
 def _run_id(text: str) -> str:
