@@ -95,6 +95,40 @@ def test_of_many_processes_one_writes_whatever_the_file_system_can_do(tmp_path, 
 
 
 @pytest.mark.skipif(not syscalls.SUPPORTED, reason="system calls are refused by number here, for x86-64 only")
+def test_where_only_locks_are_left_a_writer_looks_while_it_holds_one(tmp_path):
+    script = """
+import sys, syscalls
+from perdure import errors
+from perdure.store.backends.local import LocalBackend
+syscalls.refuse("renameat2", "linkat")
+try:
+    LocalBackend(sys.argv[1]).put_if_absent("a/b", b"late")
+except errors.ObjectExists:
+    print("exists")
+"""
+    store = tmp_path / "store"
+    LocalBackend(store).create()
+    LocalBackend(store).put("a/other", b"")
+    lock = os.open(store / "a" / "+lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    command = [sys.executable, "-c", script, str(store)]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={"PATH": os.environ["PATH"], "PYTHONPATH": _PATH})
+    try:
+        until_s = time.monotonic() + 60
+        while not any(f"-> FLOCK  ADVISORY  WRITE {writer.pid} " in line for line in Path("/proc/locks").read_text().splitlines()):
+            assert writer.poll() is None, "it did not wait for the lock"
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        LocalBackend(store).put("a/b", b"first")
+        os.close(lock)
+        assert writer.communicate(timeout=60)[0] == "exists\n"
+    finally:
+        writer.kill()
+        writer.wait()
+    assert LocalBackend(store).get("a/b") == b"first"
+
+
+@pytest.mark.skipif(not syscalls.SUPPORTED, reason="system calls are refused by number here, for x86-64 only")
 def test_a_file_system_without_any_way_is_refused(tmp_path):
     script = """
 import sys, syscalls
