@@ -22,8 +22,15 @@ from perdure.checkpoint.tree import Process, Tree
 from perdure.model.checkpoint import ProcessFact
 
 _MOMENT_S = 0.2
+"""What dies of a faulty restore dies at its first steps."""
+
+_WAITING_S = 0.5
+"""A tree of which every thread waits this long without having run once has nothing to do."""
+
+_MOST_S = 5.0
+"""How long a task that wants to run may take to get a processor on a busy machine."""
+
 _STEP_S = 0.02
-_MOST_S = 2.0
 _LONGEST_SAID = 400
 
 
@@ -51,7 +58,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -> Alive:
-    """Look at the tree until it has been seen to move, at most two seconds, then run the probe.
+    """Look at the tree until it has been seen to move or to wait, at most five seconds, then run the probe.
 
     The tree is a child of this process. `expected` are the processes of the manifest. A workload that ends by itself in this moment has
     lived. Raises `errors.RestoreFailed` with what is wrong; the tree is left as it is.
@@ -67,7 +74,7 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -
     if not now:
         return seen("ended", None)
     missing = _missing(now, expected)
-    while (passed_s := time.monotonic() - began) < _MOST_S and not (moved and passed_s >= _MOMENT_S):
+    while not _is_enough(time.monotonic() - began, now, has_moved=bool(moved)):
         time.sleep(_STEP_S)
         now = _look(root)
         if not now:
@@ -76,6 +83,13 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -
     _check_none_held(now, expected)
     said = _run_probe(probe) if probe else None
     return seen("moved" if moved else "waiting", said)
+
+
+def _is_enough(passed_s: float, now: tuple[Process, ...], *, has_moved: bool) -> bool:
+    if has_moved:
+        return passed_s >= _MOMENT_S
+    waits = all(state in "SI" or process.is_dead for process in now for state in process.states.values())
+    return passed_s >= (_WAITING_S if waits else _MOST_S)
 
 
 def moved_between(first: tuple[Process, ...], now: tuple[Process, ...]) -> frozenset[int]:

@@ -1,0 +1,199 @@
+"""One workload for tests of the engine: launched, saved, ended and brought back, with its output kept as a supervisor keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import struct
+import sys
+import termios
+import textwrap
+import time
+from pathlib import Path
+
+from perdure import errors
+from perdure.base import settings
+from perdure.checkpoint import dump, launch, restore, tree
+from perdure.checkpoint.criu import locate
+from perdure.checkpoint.criu.run import Criu
+from perdure.checkpoint.launch import LaunchSpec
+
+WAIT_S = 20.0
+
+
+def working_criu() -> Criu:
+    """The CRIU that `perdure` itself would take."""
+    environ = dict(os.environ)
+    return locate.find(locate.places(settings.load({}, working_directory=Path("/")), environ))
+
+
+class Workload:
+    """A tree and our side of its streams. Use it as a context manager: whatever happens, the tree is ended."""
+
+    def __init__(self, folder: Path, *argv: str, terminal: bool = False, separate: bool = False, criu: Criu | None = None) -> None:
+        self.folder = folder
+        self.argv = argv
+        self.terminal = terminal
+        self.separate = separate
+        self.criu = criu or working_criu()
+        self.output = b""
+        self.error = b""
+        self.tree: tree.Tree | None = None
+        self.dumps = 0
+        self._ours: dict[int, int] = {}
+
+    @classmethod
+    def python(cls, folder: Path, script: str, *arguments: str, **options) -> Workload:
+        path = folder / "program.py"
+        path.write_text(textwrap.dedent(script))
+        return cls(folder, sys.executable, "-u", str(path), *arguments, **options)
+
+    def __enter__(self) -> Workload:
+        init = locate.find_init(locate.places(settings.load({}, working_directory=Path("/")), dict(os.environ)), beside=self.criu)
+        theirs = self._streams()
+        try:
+            self.tree = launch.launch(
+                LaunchSpec(
+                    argv=self.argv,
+                    environment={"PATH": os.environ["PATH"], "HOME": str(self.folder), "LC_ALL": "C.UTF-8"},
+                    working_directory=str(self.folder),
+                    init=launch.install_init(init, self.folder / "init"),
+                    stdin=theirs[0],
+                    stdout=theirs[1],
+                    stderr=theirs[2],
+                    terminal=self.terminal,
+                    first_pid=launch.first_pid(self.folder.name),
+                )
+            )
+        finally:
+            self._release(theirs)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(errors.ProcessGone):
+            tree.kill(self.tree)
+            tree.reap(self.tree, wait=True)
+        self._close()
+
+    def _streams(self) -> tuple[int, int, int]:
+        if self.terminal:
+            master, slave = os.openpty()
+            self._ours = {1: master}
+            os.set_blocking(master, False)
+            return slave, slave, slave
+        null = os.open(os.devnull, os.O_RDONLY)
+        ours, theirs = os.pipe()
+        self._ours = {1: ours}
+        second = theirs
+        if self.separate:
+            other, second = os.pipe()
+            self._ours[2] = other
+        for descriptor in self._ours.values():
+            os.set_blocking(descriptor, False)
+        return null, theirs, second
+
+    def _release(self, theirs: tuple[int, int, int]) -> None:
+        for descriptor in set(theirs):
+            os.close(descriptor)
+
+    def _close(self) -> None:
+        for descriptor in self._ours.values():
+            os.close(descriptor)
+        self._ours = {}
+
+    @property
+    def master(self) -> int:
+        return self._ours[1]
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def drain(self) -> None:
+        """Take what lies in the streams, without waiting."""
+        for stream, descriptor in self._ours.items():
+            with contextlib.suppress(BlockingIOError, OSError):
+                while content := os.read(descriptor, 1 << 16):
+                    if stream == 1:
+                        self.output += content
+                    else:
+                        self.error += content
+
+    def wait_for(self, wanted: str | bytes, limit_s: float = WAIT_S) -> None:
+        """Wait until `wanted` has been written."""
+        wanted = wanted.encode() if isinstance(wanted, str) else wanted
+        end = time.monotonic() + limit_s
+        while wanted not in self.output:
+            left = end - time.monotonic()
+            assert left > 0, f"{wanted!r} was not written: {self.output[-2000:]!r} {self.error[-2000:]!r}"
+            select.select(list(self._ours.values()), [], [], min(left, 0.5))
+            before = len(self.output) + len(self.error)
+            self.drain()
+            if len(self.output) + len(self.error) == before and not tree.is_alive(self.tree):
+                self.drain()
+                assert wanted in self.output, f"ended without {wanted!r}: {self.output[-2000:]!r} {self.error[-2000:]!r}"
+
+    def lines(self) -> list[str]:
+        self.drain()
+        return self.output.decode().replace("\r\n", "\n").splitlines()
+
+    def dump(self, at_freeze=None, **options) -> dump.Dumped:
+        """Save the tree into a new folder."""
+        self.dumps += 1
+        staging = self.folder / f"staging-{self.dumps}"
+        staging.mkdir(mode=0o700)
+        options.setdefault("expected_bytes", 1 << 26)
+        hook = at_freeze or self.drain
+        return dump.dump(self.tree, staging, dump.DumpOptions(**options), hook, self.criu)
+
+    def end(self) -> int:
+        """Kill the tree; what it wrote last is dropped, as a resumed supervisor does."""
+        tree.kill(self.tree)
+        return tree.reap(self.tree, wait=True)
+
+    def restore(self, dumped: dump.Dumped, **options) -> restore.Restored:
+        """Bring it back with new streams."""
+        self._close()
+        theirs = self._streams()
+        work = dumped.images.parent / "restore"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(mode=0o700)
+        options.setdefault("expected_bytes", 1 << 26)
+        try:
+            restored = restore.restore(
+                dumped.images,
+                work,
+                restore.RestoreOptions(streams=dumped.streams, descriptors=dict(enumerate(theirs)), **options),
+                self.criu,
+            )
+        finally:
+            self._release(theirs)
+        self.tree = restored.tree
+        return restored
+
+    def cycle(self, **options) -> dump.Dumped:
+        """Save, end, bring back: what was written by the freeze stays, what came after is written again."""
+        at_freeze: list[int] = []
+
+        def hook() -> None:
+            self.drain()
+            at_freeze.append(len(self.output))
+
+        dumped = self.dump(hook, **options)
+        self.end()
+        self.output = self.output[: at_freeze[0]]
+        self.restore(dumped)
+        return dumped
+
+    def status(self) -> int:
+        """Wait for the end of the workload, taking what it writes."""
+        with os.fdopen(tree.open_pidfd(self.tree), "rb", buffering=0) as ended:
+            end = time.monotonic() + WAIT_S
+            while not select.select([ended], [], [], 0.02)[0]:
+                self.drain()
+                assert time.monotonic() < end, "it does not end"
+        status = tree.reap(self.tree, wait=True)
+        self.drain()
+        return status

@@ -1,0 +1,241 @@
+"""Trees that are saved, killed and brought back three times over by a real CRIU, and end as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from engine import Workload
+
+from perdure import errors
+from perdure.checkpoint import alive, tree
+
+pytestmark = pytest.mark.criu
+
+COUNTER = """
+import hashlib, sys, time
+memory = bytearray(b"perdure!" * 50_000)
+digest = hashlib.sha256()
+for number in range(1, int(sys.argv[1]) + 1):
+    memory[number * 4099 % len(memory)] = number % 256
+    digest.update(memory)
+    print(number, digest.hexdigest(), flush=True)
+    time.sleep(0.01)
+sys.exit(3)
+"""
+
+
+def undisturbed(*argv: str) -> list[str]:
+    return subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_a_counter_goes_on_three_times_and_keeps_its_memory_and_exit_status(tmp_path: Path):
+    with Workload.python(tmp_path, COUNTER, "120") as workload:
+        for at in (20, 45, 70):
+            workload.wait_for(f"\n{at} ")
+            dumped = workload.cycle()
+            assert alive.verify(workload.tree, dumped.processes, None).progress == "moved"
+        assert workload.status() == 3
+        assert workload.lines() == undisturbed(sys.executable, "-u", str(tmp_path / "program.py"), "120")
+
+
+def test_a_pipeline_loses_and_repeats_nothing_in_its_pipes(tmp_path: Path):
+    script = "for i in $(seq 1 150); do echo $i; sleep 0.01; done | sed -u y/0123456789/abcdefghij/ | tee /dev/null | sed -u s/^/x/"
+    with Workload(tmp_path, "bash", "-c", script) as workload:
+        for at in ("xb\n", "xgg\n", "xbaa\n"):
+            workload.wait_for(at)
+            dumped = workload.cycle()
+            assert {fact.command for fact in dumped.processes} >= {"bash", "tee", "sed"}
+        assert workload.status() == 0
+        assert workload.lines() == ["x" + "".join(chr(ord("a") + int(digit)) for digit in str(number)) for number in range(1, 151)]
+
+
+def test_stdout_and_stderr_that_are_two_pipes_stay_two(tmp_path: Path):
+    script = """
+    import os, sys, time
+    for number in range(100):
+        print("out", number, flush=True)
+        print("err", number, file=sys.stderr, flush=True)
+        time.sleep(0.01)
+    """
+    with Workload.python(tmp_path, script, separate=True) as workload:
+        workload.wait_for("out 20\n")
+        marks = []
+
+        def hook() -> None:
+            workload.drain()
+            marks.append((len(workload.output), len(workload.error)))
+
+        dumped = workload.dump(hook)
+        assert len({stream.external for stream in dumped.streams if stream.external}) == 2
+        workload.end()
+        workload.output, workload.error = workload.output[: marks[0][0]], workload.error[: marks[0][1]]
+        workload.restore(dumped)
+        assert workload.status() == 0
+        assert workload.output.decode().splitlines() == [f"out {number}" for number in range(100)]
+        assert workload.error.decode().splitlines() == [f"err {number}" for number in range(100)]
+
+
+def test_a_terminal_keeps_ctrl_c_and_window_size(tmp_path: Path):
+    script = """
+    import os, signal, sys, time
+    signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
+    signal.signal(signal.SIGWINCH, lambda *_: print("size", *os.get_terminal_size(0), flush=True))
+    print("up", os.isatty(0), flush=True)
+    number = 0
+    while True:
+        number += 1
+        print("beat", number, flush=True)
+        time.sleep(0.02)
+    """
+    with Workload.python(tmp_path, script, terminal=True) as workload:
+        workload.wait_for("up True")
+        for life, beat in enumerate((5, 20, 40), start=1):
+            workload.wait_for(f"beat {beat}\r")
+            workload.cycle()
+            workload.resize(20 + life, 70)
+            workload.wait_for(f"size 70 {20 + life}")
+            interrupted = workload.output.count(b"interrupted")
+            os.write(workload.master, b"\x03")
+            _wait_for_count(workload, b"interrupted", interrupted + 1)
+
+
+def _wait_for_count(workload: Workload, wanted: bytes, count: int) -> None:
+    end = time.monotonic() + 20
+    while workload.output.count(wanted) < count:
+        assert time.monotonic() < end, workload.output[-500:]
+        workload.drain()
+        time.sleep(0.01)
+    assert workload.output.count(wanted) == count
+
+
+TALKERS = """
+import os, socket, sys, time
+listener = socket.create_server(("127.0.0.1", 0))
+if os.fork() == 0:
+    connection, _ = listener.accept()
+    while message := connection.recv(8, socket.MSG_WAITALL):
+        connection.sendall(message)
+    os._exit(0)
+outside = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+inside = socket.create_connection(listener.getsockname())
+print("port", listener.getsockname()[1], flush=True)
+told = False
+for number in range(1, 201):
+    inside.sendall(b"%08d" % number)
+    assert inside.recv(8, socket.MSG_WAITALL) == b"%08d" % number
+    try:
+        outside.send(b"x")
+        heard = outside.recv(1)
+    except OSError:
+        heard = b""
+    if not heard and not told:
+        told = True
+        print("outside closed", flush=True)
+    print(number, flush=True)
+    time.sleep(0.01)
+try:
+    late = socket.create_connection(listener.getsockname())
+    print("still listening", flush=True)
+finally:
+    os._exit(0)
+"""
+
+
+def test_connections_within_the_tree_live_on_and_those_with_others_are_closed(tmp_path: Path):
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def echo() -> None:
+        connection, _ = server.accept()
+        with connection:
+            while content := connection.recv(100):
+                connection.sendall(content)
+
+    echoing = threading.Thread(target=echo, daemon=True)
+    echoing.start()
+    with server, Workload.python(tmp_path, TALKERS, str(server.getsockname()[1])) as workload:
+        workload.wait_for("\n30\n")
+        dumped = workload.dump()
+        # The source goes on with all its connections.
+        workload.wait_for("\n60\n")
+        assert b"closed" not in workload.output
+        workload.end()
+        echoing.join(timeout=10)
+        workload.output = b""
+        restored = workload.restore(dumped)
+        assert restored.closed_connections == 1
+        workload.wait_for("outside closed")
+        assert workload.status() == 0
+        numbers = [int(line) for line in workload.lines() if line.isdecimal()]
+        assert numbers == list(range(numbers[0], 201))
+        assert "still listening" in workload.lines()
+
+
+def test_daemons_and_other_users_in_the_tree_come_along(tmp_path: Path):
+    tmp_path.chmod(0o755)
+    script = """
+    setsid sh -c 'while :; do echo daemon; sleep 0.05; done' &
+    exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'n=0; while :; do n=$((n+1)); echo "$(id -u) $n"; sleep 0.02; done'
+    """
+    with Workload(tmp_path, "bash", "-c", script) as workload:
+        workload.wait_for("65534 5\n")
+        for _ in range(3):
+            dumped = workload.cycle()
+            assert {fact.uid for fact in dumped.processes} == {0, 65534}
+            workload.output = b""
+            workload.wait_for("daemon\n")
+            workload.wait_for("65534 ")
+
+
+def test_a_workload_killed_by_a_signal_says_so_after_a_restore(tmp_path: Path):
+    with Workload(tmp_path, "bash", "-c", "echo up; while :; do sleep 0.02; done") as workload:
+        workload.wait_for("up\n")
+        workload.cycle()
+        assert tree.send(workload.tree, signal.SIGTERM)
+        assert workload.status() == 128 + signal.SIGTERM
+
+
+def test_a_tree_that_dies_at_once_is_not_told_to_live(tmp_path: Path):
+    script = """
+    import os, sys, time
+    print("up", flush=True)
+    while not os.path.exists(sys.argv[1]):
+        pass
+    os.abort()
+    """
+    flag = tmp_path / "flag"
+    with Workload.python(tmp_path, script, str(flag)) as workload:
+        workload.wait_for("up\n")
+        dumped = workload.dump()
+        workload.end()
+        flag.touch()
+        workload.restore(dumped)
+        with pytest.raises(errors.RestoreFailed, match="died of SIGABRT a moment after"):
+            alive.verify(workload.tree, dumped.processes, None)
+
+
+def test_a_waiting_tree_counts_as_alive_and_its_probe_decides(tmp_path: Path):
+    with Workload(tmp_path, "sleep", "1000") as workload:
+        dumped = workload.cycle()
+        seen = alive.verify(workload.tree, dumped.processes, None)
+        assert (seen.progress, seen.missing) == ("waiting", ())
+        environment = {"PATH": os.environ["PATH"]}
+        probe = alive.Probe(argv=("sh", "-c", "echo fine"), environment=environment, working_directory="/")
+        assert alive.verify(workload.tree, dumped.processes, probe).probe == "fine"
+        with pytest.raises(errors.RestoreFailed, match="the probe failed with 7: no"):
+            alive.verify(
+                workload.tree, (), alive.Probe(argv=("sh", "-c", "echo no; exit 7"), environment=environment, working_directory="/")
+            )
+        with pytest.raises(errors.RestoreFailed, match=r"did not end within 0\.1 s"):
+            slow = alive.Probe(argv=("sleep", "10"), environment=environment, working_directory="/", limit_s=0.1)
+            alive.verify(workload.tree, (), slow)
+        tree.stop(workload.tree)
+        with pytest.raises(errors.RestoreFailed, match="stand still"):
+            alive.verify(workload.tree, dumped.processes, None)
