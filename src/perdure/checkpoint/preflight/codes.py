@@ -127,7 +127,7 @@ GROUPS: tuple[Group, ...] = (
             Code(
                 "file-tty-outside",
                 _P,
-                "a terminal is open, or controls the session, whose other side is outside the workload",
+                "a terminal is open whose other side is outside the workload",
                 "start the workload with perdure run, which gives it a terminal of its own, or with its streams in files",
             ),
             Code(
@@ -265,14 +265,26 @@ GROUPS: tuple[Group, ...] = (
             Code(
                 "process-root-namespace",
                 _P,
-                "the whole tree lives in a mount, network, user or PID namespace that is not this one's and was not made by perdure run",
+                "the whole tree lives in a mount, user or PID namespace that is not this one's and was not made by perdure run",
                 "run perdure inside that container, or start the workload with perdure run",
+            ),
+            Code(
+                "process-root-network",
+                _W,
+                "the whole tree lives in a network namespace of its own: it comes back with its loopback, other interfaces may not",
+                "share the host's network, or see to the interfaces from inside",
             ),
             Code(
                 "process-session-outside",
                 _P,
                 "the leader of a process's session or process group is outside the tree: CRIU cannot make that session again",
                 "start the workload with perdure run, or in a session of its own: setsid CMD",
+            ),
+            Code(
+                "process-terminal",
+                _W,
+                "the terminal that controls the session is outside, and nobody in the workload has it open: after a restore there is none",
+                "start the workload with perdure run, which gives it a terminal of its own, or in a session without one: setsid CMD",
             ),
             Code(
                 "process-thread-files",
@@ -303,6 +315,13 @@ GROUPS: tuple[Group, ...] = (
                 _P,
                 "the first process's working directory is deleted or cannot be written: CRIU needs it for an instant",
                 "start the workload from a folder that stays",
+            ),
+            Code(
+                "process-directory-taken",
+                _P,
+                "the first process's working directory holds the folder proc.crtools, which CRIU has to make: another dump is going on there,"
+                " or one was killed",
+                "try again; when no dump is going on, remove the folder",
             ),
             Code(
                 "process-root-unprivileged",

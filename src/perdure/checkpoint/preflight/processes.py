@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from perdure.base import privileges
 from perdure.checkpoint.preflight import about
 from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.plan import Plan
-from perdure.checkpoint.preflight.scene import Member, Scene
+from perdure.checkpoint.preflight.scene import CRIU_FOLDER, Member, Scene
 from perdure.model.finding import Finding
 
 _SCHED_DEADLINE = 6
 _NESTED = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time", "time_for_children")
-_OF_ROOT = {"mnt": "mount", "net": "network", "user": "user"}
+_OF_ROOT = {"mnt": "mount", "user": "user"}
 """Namespaces that the tree has to share with who saves it, and their names in words."""
 
 
@@ -91,6 +92,8 @@ def _root(scene: Scene) -> Iterator[Finding]:
         apart.append("PID")
     if apart:
         yield about.process("process-root-namespace", root, f"lives in another {', '.join(apart)} namespace", flag=",".join(apart))
+    if root.namespaces.get("net") != scene.own_namespaces.get("net"):
+        yield about.process("process-root-network", root, "lives in a network namespace of its own")
     if not other_pids:
         yield about.process("process-no-namespace", root, "has no PID namespace of its own")
     elif scene.has_own_pid_namespace and "mount" not in apart:
@@ -100,6 +103,15 @@ def _root(scene: Scene) -> Iterator[Finding]:
         elif root.directory_deleted or not root.directory_writable:
             how = "is deleted" if root.directory_deleted else "cannot be written"
             yield about.process("process-working-directory", root, f"its working directory {root.directory} {how}", path=root.directory)
+        elif root.directory_taken:
+            path = os.path.join(root.directory, CRIU_FOLDER)
+            yield about.process(
+                "process-directory-taken",
+                root,
+                f"{path} is there: CRIU has to make it",
+                path=path,
+                remedy=f"when no dump is going on: rmdir {path}",
+            )
     if root.namespaces.get("ipc") == scene.own_namespaces.get("ipc"):
         for member in scene.members:
             if any(mapping.path.startswith("/SYSV") for mapping in member.mappings):

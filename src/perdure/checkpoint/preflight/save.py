@@ -11,7 +11,14 @@ from perdure.checkpoint.preflight.scene import Scene
 from perdure.model.finding import Finding, Severity
 
 PASSING = frozenset(
-    {"process-uninterruptible", "process-shared-memory", "network-netlink-pending", "network-datagram-corked", "file-of-process"}
+    {
+        "process-uninterruptible",
+        "process-shared-memory",
+        "network-netlink-pending",
+        "network-datagram-corked",
+        "file-of-process",
+        "process-directory-taken",
+    }
 )
 """Codes of states that most programs pass through within milliseconds: they count only when they are still there a moment later."""
 

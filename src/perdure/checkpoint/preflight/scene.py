@@ -24,6 +24,9 @@ from perdure.checkpoint.preflight.watches import Watch, unreachable
 _KCMP = {"x86_64": 312, "aarch64": 272}
 _KCMP_VM, _KCMP_FILES, _KCMP_FS = 1, 2, 3
 
+CRIU_FOLDER = "proc.crtools"
+"""What CRIU calls the folder that it makes in the first process's working directory, to see the namespace's own /proc."""
+
 _THREAD_NAMESPACES = ("mnt", "net", "user", "uts", "ipc", "cgroup", "time")
 
 
@@ -58,6 +61,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = ""
     directory_deleted: bool = False
     directory_writable: bool = True
+    directory_taken: bool = False
+    """The folder that CRIU makes there for an instant exists."""
     frozen: bool = False
     shares_memory_with: int | None = None
     """Another process, not a thread, that lives in the same memory."""
@@ -190,10 +195,11 @@ def _member(pid: int) -> Member:
     opened = tuple(fds.of(pid))
     mapped = tuple(maps.of(pid))
     devices, protocols = _of_descriptors(pid, opened)
-    directory, deleted, writable = "", False, True
+    directory, deleted, writable, taken = "", False, True, False
     with contextlib.suppress(errors.ProcessGone):
         directory, deleted = process.working_directory(pid)
         writable = not deleted and _can_make_folder(pid)
+        taken = os.path.lexists(f"/proc/{pid}/cwd/{CRIU_FOLDER}")
     return Member(
         pid=pid,
         stat=stat,
@@ -209,6 +215,7 @@ def _member(pid: int) -> Member:
         directory=directory,
         directory_deleted=deleted,
         directory_writable=writable,
+        directory_taken=taken,
         frozen=_is_frozen(pid),
     )
 

@@ -78,6 +78,4 @@ def _terminals(scene: Scene, plan: Plan) -> Iterator[Finding]:
         index = devices.terminal_index(controlling)
         if index is not None and index not in masters and controlling not in told and controlling not in external:
             told.add(controlling)
-            yield about.process(
-                "file-tty-outside", member, f"its session is controlled by the terminal /dev/pts/{index}, whose other side is outside"
-            )
+            yield about.process("process-terminal", member, f"its session is controlled by /dev/pts/{index}, whose other side is outside")
