@@ -150,6 +150,16 @@ class TestAnswers:
             _bucket(server).get("k")
         assert "AWS_ACCESS_KEY_ID" in caught.value.hint
 
+    def test_no_credentials(self, server, monkeypatch):
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", server.endpoint)  # where a machine's role is asked for: it has none
+        with pytest.raises(errors.StoreError, match="no credentials") as caught:
+            _bucket(server).get("k")
+        assert "AWS_SECRET_ACCESS_KEY" in caught.value.hint
+        assert not caught.value.retryable
+        assert not [path for _, path in server.requests if path.startswith("/bucket")]
+
     def test_what_others_keep_in_the_bucket_is_passed_over(self, server):
         server.objects = {"/bucket/a": b"1", "/bucket/their file+x": b"", "/bucket/z": b""}
         assert [info.key for info in _bucket(server).list("")] == ["a", "z"]

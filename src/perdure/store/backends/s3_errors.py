@@ -26,8 +26,10 @@ _HINTS: dict[str, str] = {
     "InvalidBucketName": "the server does not take this name for a bucket",
 }
 _REFUSED = "the credentials need s3:GetObject, PutObject, DeleteObject and ListBucket on this bucket"
+_ROLE = re.compile(r"/latest/(?:api/token|meta-data/iam)")
+"""Where a cloud's machine is asked for the credentials of its role: what obstore does when no variable gives any."""
+
 _SILENCE = (
-    ("169.254.", "no credentials: AWS_ACCESS_KEY_ID is not set, and this machine has no role that gives some"),
     ("TimedOut", "no answer in time"),
     ("kind: Timeout", "no answer in time"),
     ("dns error", "its name is not known to the network"),
@@ -47,6 +49,11 @@ class BehindTheEnd(Exception):  # an answer, not an error: nothing lies there
 def explain(error: Exception, url: str, key: str) -> Exception:
     """Return what to raise for `error`, which obstore raised for the object `key` (may be a prefix, or empty) of the place `url`."""
     text = str(error)
+    if _ROLE.search(text):
+        return errors.StoreError(
+            f"{url}: no credentials: AWS_ACCESS_KEY_ID is not set, and this machine has no role that gives some",
+            hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
+        )
     status_match, code_match = _STATUS.search(text), _CODE.search(text)
     status = int(status_match[1]) if status_match else 0
     code = code_match[1] if code_match else ""
