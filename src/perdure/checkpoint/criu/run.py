@@ -12,6 +12,7 @@ import enum
 import math
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -159,6 +160,8 @@ def start(criu: Criu, call: Call) -> Running:
             stderr=speech,
             env=environment,
             pass_fds=call.pass_fds,
+            # Python ignores SIGXFSZ: a dump that inherits this sees a failed write, which is how it is made to give up.
+            restore_signals=held is None,
             # What a dump writes is its owner's alone. A restore may not be given a mask: files that it makes again have theirs.
             umask=0o077 if call.action in (Action.DUMP, Action.PRE_DUMP) else -1,
         )
@@ -172,20 +175,19 @@ def start(criu: Criu, call: Call) -> Running:
 class Running:
     """A CRIU that was started. Exactly one `wait` ends it; `cancel` may be called from another thread.
 
-    CRIU may be killed at any instant of a dump: its code inside the processes then removes itself and they go on. After a restore
-    that was killed or failed nothing of the tree is left.
+    After a restore that was cancelled or failed nothing of the tree is left.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], call: Call, held: repair.Held | None) -> None:
         self._child = child
         self._call = call
+        self._held = held
         self._began = time.monotonic()
         self._pidfd = os.pidfd_open(child.pid)
         self._start_ticks = _start_ticks(child.pid)
-        self._cancelled = False
-        self._killed = False
-        self._ended = threading.Lock()  # taken for good when CRIU has ended: its number may be another process's then
-        self._held = held
+        self._cancel, self._cancelled = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._lock = threading.Lock()
+        self._ended = False
 
     @property
     def pid(self) -> int:
@@ -193,52 +195,67 @@ class Running:
         return self._child.pid
 
     def cancel(self) -> None:
-        """End CRIU now. `wait` cleans up and returns."""
-        if self._ended.acquire(blocking=False):
-            self._cancelled = True
-            self._kill()
-            self._ended.release()
+        """Let CRIU give up: a dump lets go of the tree at the next thing it writes. `wait` returns then; without effect after it."""
+        with self._lock:
+            if not self._ended:
+                os.write(self._cancelled, b".")
 
     def wait(self) -> Result:
         """Wait for the end, at most the call's time and the grace; clean up after a failure, and explain it."""
-        left_s = self._began + self._call.timeout_s + GRACE_S - time.monotonic()
-        ended = select.poll()  # not select(): descriptors may have numbers above 1023
-        ended.register(self._pidfd, select.POLLIN)
-        timed_out = not ended.poll(max(left_s, 0.0) * 1000.0)
-        self._ended.acquire()
-        if timed_out:
-            self._kill()
+        limit_s = self._began + self._call.timeout_s + GRACE_S - time.monotonic()
+        event = self._await(self._pidfd, self._cancel, limit_s=limit_s)
+        if event != self._pidfd:
+            self._give_up()
         returncode = self._child.wait()
-        os.close(self._pidfd)
+        with self._lock:
+            self._ended = True
+            for descriptor in (self._pidfd, self._cancel, self._cancelled):
+                os.close(descriptor)
+        return self._judge(returncode, timed_out=event is None, cancelled=event == self._cancel)
+
+    def _await(self, *descriptors: int, limit_s: float) -> int | None:
+        """Return the first of `descriptors` that is ready, or None when the time is over."""
+        ready = select.poll()  # not select(): descriptors may have numbers above 1023
+        for descriptor in descriptors:
+            ready.register(descriptor, select.POLLIN)
+        found = [descriptor for descriptor, _ in ready.poll(max(limit_s, 0.0) * 1000.0)]
+        return next((descriptor for descriptor in descriptors if descriptor in found), None)
+
+    def _give_up(self) -> None:
+        """End CRIU: gently where processes have its code inside, and for good when it does not answer."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._held is not None:
+                # Killed in the middle of a dump, CRIU takes processes with it. It survives a file that cannot be written: then it undoes
+                # what it did.
+                resource.prlimit(self._child.pid, resource.RLIMIT_FSIZE, (0, 0))
+                if self._await(self._pidfd, limit_s=GRACE_S) is not None:
+                    return
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _judge(self, returncode: int, *, timed_out: bool, cancelled: bool) -> Result:
         wall_s = time.monotonic() - self._began
-        log_path = os.path.join(self._call.work, _log_name(self._call))
-        head = _read(log_path, _HEAD_BYTES if self._call.action is Action.RESTORE else _ID_BYTES)
-        run_id = _run_id(head)
+        path = os.path.join(self._call.work, _log_name(self._call))
+        head = _read(path, _HEAD_BYTES if self._call.action is Action.RESTORE else _ID_BYTES)
         tasks = [int(pid) for pid in re.findall(r"PID: real (\d+) virt", head)] if self._call.action is Action.RESTORE else []
+        explanation = None
         if returncode != 0:
             for pid in tasks:
                 self._end_half_restored(pid)
-        if returncode < 0 or self._killed:
-            self._end_half_dumped(run_id)
+            said = _tail(path) + "\n" + _tail(_speech_path(self._call))
+            explanation = log.explain(said, action=self._call.action.value, returncode=returncode, timed_out=timed_out, cancelled=cancelled)
+        if returncode < 0:
+            self._end_half_dumped(_run_id(head))
         return Result(
             action=self._call.action,
             returncode=returncode,
             wall_s=wall_s,
-            log_path=log_path,
+            log_path=path,
             timed_out=timed_out,
-            cancelled=self._cancelled and returncode != 0,
-            explanation=None if returncode == 0 else self._explain(returncode, timed_out=timed_out),
-            run_id=run_id,
+            cancelled=cancelled and returncode != 0,
+            explanation=explanation,
+            run_id=_run_id(head),
             root_pid=tasks[0] if tasks and returncode == 0 else None,
         )
-
-    def _kill(self) -> None:
-        self._killed = True
-        if self._held is not None:
-            # Processes that ran on with sockets in repair mode would read and write into the wrong queues.
-            self._held.stop()
-        with contextlib.suppress(ProcessLookupError, OSError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _end_half_restored(self, pid: int) -> None:
         """Kill and reap a task that waits for a CRIU that is gone: with `--restore-sibling` the root is our own child."""
@@ -254,18 +271,13 @@ class Running:
                 os.close(descriptor)
 
     def _end_half_dumped(self, run_id: str) -> None:
-        """Let processes and connections go on that CRIU held still."""
+        """After CRIU was killed: let connections go on that it held still, and no process run before they do."""
         if self._held is not None:
-            self._held.stop()  # also where somebody else killed CRIU
+            self._held.stop()
             repair.end(self._held.pids())
         netlock.release(run_id)
         if self._held is not None:
             self._held.resume()
-
-    def _explain(self, returncode: int, *, timed_out: bool) -> Explanation:
-        path = os.path.join(self._call.work, _log_name(self._call))
-        said = _tail(path) + "\n" + _tail(_speech_path(self._call))
-        return log.explain(said, action=self._call.action.value, returncode=returncode, timed_out=timed_out, cancelled=self._cancelled)
 
 
 def _dumped_tree(call: Call) -> repair.Held | None:
