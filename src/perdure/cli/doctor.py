@@ -36,7 +36,7 @@ def doctor(
 
     Example: `perdure doctor --bring-criu`
     """
-    from perdure.checkpoint import machine
+    from perdure.checkpoint import host
     from perdure.checkpoint.criu import locate, report
     from perdure.supervisor import folders
 
@@ -49,7 +49,7 @@ def doctor(
         where = locate.places(values, os.environ)
     found = report.make(where)
     places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
-    everything = (*machine.judge(machine.look(places.state)), *found.findings)
+    everything = (*host.judge(host.look(places.state)), *found.findings)
     findings.show(common, everything, nothing="nothing to say", criu=found.criu, init=found.init)
     findings.refuse_problems(everything, what="checkpoints do not work here", hint="each problem above says what helps")
 

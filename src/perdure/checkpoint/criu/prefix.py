@@ -147,7 +147,7 @@ def _build(root: Path, downloads: list[Path], packages: list[apt.Package], *, su
         files.write_bytes(fresh / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1), mode=files.PUBLIC_MODE)
         os.chmod(fresh, 0o755)  # noqa: S103
         _sync_tree(fresh)
-        _put_in_place(fresh, root)
+        put_in_place(fresh, root)
     except OSError as error:
         raise errors.OutputError(f"cannot write {root}: {error.strerror}", hint="free some space, or choose another --prefix") from error
     finally:
@@ -221,7 +221,7 @@ def _sync_tree(root: Path) -> None:
                     os.close(descriptor)
 
 
-def _put_in_place(fresh: Path, root: Path) -> None:
+def put_in_place(fresh: Path, root: Path) -> None:
     """Rename `fresh` to `root`; what was there is afterwards at `fresh`. At no instant is there nothing at `root`."""
     if root.is_symlink() or (root.exists() and not root.is_dir()):
         raise errors.OutputError(f"cannot write {root}: it is not a folder", hint="choose another folder with --prefix")

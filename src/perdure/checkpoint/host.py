@@ -1,0 +1,433 @@
+"""What this machine can do for checkpointing, CRIU aside. Called by `perdure doctor`.
+
+`look` gathers facts and changes nothing; `judge` turns them into findings and is pure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from perdure.base import privileges
+from perdure.checkpoint.criu import netlock
+from perdure.model.finding import Finding, Severity
+
+_SHM_FEW_BYTES = 128 << 20
+"""Containers get 64 MiB by default: less than one worker of a data loader may want."""
+
+_STATE_FEW_BYTES = 1 << 30
+_GIB = float(1 << 30)
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about this machine and this process. Sizes in bytes; None means *not known*."""
+
+    root: bool
+    missing_capabilities: tuple[str, ...]
+    kernel: str
+    architecture: str
+    checkpoint_restore: bool
+    """The kernel has CONFIG_CHECKPOINT_RESTORE: ns_last_pid and map_files are there."""
+    namespaces: tuple[str, ...]
+    """Kinds of namespaces that the kernel has."""
+    isolates: bool | None
+    """A PID and an IPC namespace can be made; None: not tried, for lack of root."""
+    isolates_network: bool | None
+    missing_programs: tuple[str, ...]
+    soft_dirty: bool
+    userfaultfd: bool
+    io_uring: str
+    """``yes``, ``no``, or ``restricted`` to a group."""
+    ptrace_scope: int
+    seccomp: int
+    """0 none, 1 strict, 2 filter."""
+    apparmor: str
+    """Confining profile, or an empty text."""
+    container: str
+    """Kind of container this seems to be in, or an empty text."""
+    memory_available: int | None
+    memory_limit: int | None
+    shm_free: int | None
+    state: str
+    state_writable: bool
+    state_free: int | None
+    locks: tuple[str, ...]
+    """Tables of nftables with which a CRIU holds connections still."""
+
+
+def look(state: Path) -> Machine:
+    """Gather the facts; `state` is the state folder, which need not exist yet."""
+    root = privileges.is_root()
+    place = next(folder for folder in (state, *state.parents) if folder.exists())
+    return Machine(
+        root=root,
+        missing_capabilities=privileges.missing(("CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN", "CAP_SYS_RESOURCE")),
+        kernel=platform.release(),
+        architecture=platform.machine(),
+        checkpoint_restore=Path("/proc/sys/kernel/ns_last_pid").exists() and Path("/proc/self/map_files").exists(),
+        namespaces=tuple(sorted(path.name for path in Path("/proc/self/ns").iterdir())),
+        isolates=_can_unshare("--pid", "--ipc", "--fork") if root else None,
+        isolates_network=_can_unshare("--pid", "--ipc", "--fork", "--net", "--mount") if root else None,
+        missing_programs=tuple(name for name in ("unshare", "setsid") if shutil.which(name) is None),
+        soft_dirty=_has_soft_dirty(),
+        userfaultfd=Path("/proc/sys/vm/unprivileged_userfaultfd").exists(),
+        io_uring=_io_uring(),
+        ptrace_scope=int(_text("/proc/sys/kernel/yama/ptrace_scope") or 0),
+        seccomp=int(_status().get("Seccomp", "0")),
+        apparmor=_apparmor(),
+        container=_container(),
+        memory_available=_memory_available(),
+        memory_limit=_memory_limit(),
+        shm_free=_free("/dev/shm"),  # noqa: S108 - a file system is asked for its room
+        state=str(state),
+        state_writable=os.access(place, os.W_OK | os.X_OK),
+        state_free=_free(str(place)),
+        locks=netlock.tables() if root else (),
+    )
+
+
+def judge(machine: Machine) -> tuple[Finding, ...]:
+    """Return what a person should know of `machine`. Pure."""
+    return tuple(
+        finding for part in (_privileges, _kernel, _namespaces, _confinement, _memory, _state, _locks) for finding in part(machine)
+    )
+
+
+def _find(severity: Severity, code: str, subject: str, message: str, remedy: str | None = None, *, path: str | None = None) -> Finding:
+    return Finding(code=code, severity=severity, subject=subject, message=message, remedy=remedy, path=path)
+
+
+def _privileges(machine: Machine) -> list[Finding]:
+    if not machine.root:
+        return [
+            _find(
+                Severity.PROBLEM,
+                "host-privileges",
+                "privileges",
+                "checkpointing needs root, and this process is not",
+                "run it as root: sudo perdure … (everything about accounting works without)",
+            )
+        ]
+    needed = [name for name in machine.missing_capabilities if name in ("CAP_SYS_ADMIN", "CAP_SYS_PTRACE")]
+    found = []
+    if needed:
+        found.append(
+            _find(
+                Severity.PROBLEM,
+                "host-privileges",
+                "privileges",
+                f"this root lacks {' and '.join(needed)}",
+                f"start the container with {' '.join('--cap-add=' + name.removeprefix('CAP_') for name in needed)}",
+            )
+        )
+    if "CAP_NET_ADMIN" in machine.missing_capabilities:
+        found.append(
+            _find(
+                Severity.WARNING,
+                "host-no-net-admin",
+                "privileges",
+                "this root lacks CAP_NET_ADMIN: processes with established TCP connections cannot be saved",
+                "start the container with --cap-add=NET_ADMIN",
+            )
+        )
+    if "CAP_SYS_RESOURCE" in machine.missing_capabilities:
+        found.append(
+            _find(
+                Severity.INFO,
+                "host-no-sys-resource",
+                "privileges",
+                "this root lacks CAP_SYS_RESOURCE, as in many containers: limits of other users' processes are read from /proc instead",
+            )
+        )
+    return found or [_find(Severity.INFO, "host-root", "privileges", "root, with all capabilities that CRIU uses")]
+
+
+def _kernel(machine: Machine) -> list[Finding]:
+    found = [_find(Severity.INFO, "host-kernel", "kernel", f"Linux {machine.kernel} on {machine.architecture}")]
+    if not machine.checkpoint_restore:
+        found.append(
+            _find(
+                Severity.PROBLEM,
+                "host-no-checkpoint-restore",
+                "kernel",
+                "built without CONFIG_CHECKPOINT_RESTORE, or /proc is masked",
+                "use a kernel that has it (all large distributions do); in a container, unmask /proc",
+            )
+        )
+    found += [
+        _find(Severity.PROBLEM, "host-no-util-linux", program, "the program is not installed", "install the package util-linux")
+        for program in machine.missing_programs
+    ]
+    if not machine.soft_dirty:
+        found.append(
+            _find(
+                Severity.INFO,
+                "host-no-soft-dirty",
+                "kernel",
+                "does not track changed memory (CONFIG_MEM_SOFT_DIRTY): Perdure compares pages itself and does without",
+            )
+        )
+    if not machine.userfaultfd:
+        found.append(
+            _find(Severity.INFO, "host-no-userfaultfd", "kernel", "has no userfaultfd: a restore loads all memory before it goes on")
+        )
+    if machine.io_uring != "no":
+        found.append(
+            _find(
+                Severity.INFO,
+                "host-io-uring",
+                "kernel",
+                "offers io_uring, which no CRIU can save: a program that uses it is refused by perdure check",
+                "for Node.js and other libuv programs: UV_USE_IO_URING=0",
+            )
+        )
+    return found
+
+
+def _namespaces(machine: Machine) -> list[Finding]:
+    found = []
+    for kind, severity, without in (
+        ("pid", Severity.PROBLEM, "a workload's PIDs could be taken when it is restored"),
+        ("ipc", Severity.PROBLEM, "a workload's System V memory could not be saved"),
+        ("net", Severity.WARNING, "store verify --restore cannot shield what it tries"),
+        ("mnt", Severity.WARNING, "store verify --restore cannot shield what it tries"),
+    ):
+        if kind not in machine.namespaces:
+            found.append(
+                _find(severity, "host-no-namespace", f"{kind} namespaces", f"the kernel has none: {without}", "use a kernel that has them")
+            )
+    if machine.isolates is False:
+        found.append(
+            _find(
+                Severity.PROBLEM,
+                "host-no-isolation",
+                "namespaces",
+                "a PID and an IPC namespace cannot be made: a container forbids it, or user limits are reached",
+                "try: unshare --pid --ipc --fork true; start the container privileged, or raise /proc/sys/user/max_pid_namespaces",
+            )
+        )
+    elif machine.isolates_network is False:
+        found.append(
+            _find(
+                Severity.WARNING,
+                "host-no-network-isolation",
+                "namespaces",
+                "network and mount namespaces cannot be made: store verify --restore cannot shield what it tries",
+                "try: unshare --net --mount true",
+            )
+        )
+    return found
+
+
+def _confinement(machine: Machine) -> list[Finding]:
+    found = []
+    if machine.ptrace_scope >= 3:
+        found.append(
+            _find(
+                Severity.PROBLEM,
+                "host-ptrace-forbidden",
+                "/proc/sys/kernel/yama/ptrace_scope",
+                "is 3: not even root may attach to a process",
+                "set kernel.yama.ptrace_scope to 2 or less in /etc/sysctl.d and reboot",
+                path="/proc/sys/kernel/yama/ptrace_scope",
+            )
+        )
+    if machine.container:
+        found.append(_find(Severity.INFO, "host-container", "container", f"this seems to be a {machine.container} container"))
+    if machine.seccomp == 2:
+        found.append(
+            _find(
+                Severity.WARNING,
+                "host-seccomp",
+                "seccomp",
+                "a filter confines this process, and may forbid what CRIU needs",
+                "if CRIU fails: start the container with --security-opt seccomp=unconfined",
+            )
+        )
+    if machine.apparmor:
+        found.append(
+            _find(
+                Severity.WARNING,
+                "host-apparmor",
+                "AppArmor",
+                f"the profile {machine.apparmor} confines this process, and may forbid what CRIU needs",
+                "if CRIU fails: start the container with --security-opt apparmor=unconfined",
+            )
+        )
+    return found
+
+
+def _memory(machine: Machine) -> list[Finding]:
+    found = []
+    if machine.memory_available is not None:
+        text = f"{machine.memory_available / _GIB:.1f} GiB available"
+        if machine.memory_limit is not None:
+            text += f", limited to {machine.memory_limit / _GIB:.1f} GiB by the cgroup"
+        found.append(_find(Severity.INFO, "memory-available", "memory", text))
+    if machine.shm_free is None:
+        found.append(
+            _find(
+                Severity.WARNING,
+                "memory-no-shm",
+                "/dev/shm",  # noqa: S108
+                "is not there: programs that share memory do not work, and images wait on disk",
+                "mount -t tmpfs tmpfs /dev/shm",
+                path="/dev/shm",  # noqa: S108
+            )
+        )
+    elif machine.shm_free < _SHM_FEW_BYTES:
+        found.append(
+            _find(
+                Severity.WARNING,
+                "memory-shm-small",
+                "/dev/shm",  # noqa: S108
+                f"has room for {machine.shm_free >> 20} MiB: images wait on disk, which makes stops longer",
+                "start the container with a larger one: --shm-size=8g",
+                path="/dev/shm",  # noqa: S108
+            )
+        )
+    else:
+        found.append(_find(Severity.INFO, "memory-shm", "/dev/shm", f"has room for {machine.shm_free / _GIB:.1f} GiB"))  # noqa: S108
+    return found
+
+
+def _state(machine: Machine) -> list[Finding]:
+    if not machine.state_writable:
+        return [
+            _find(
+                Severity.PROBLEM,
+                "host-state-unwritable",
+                "state folder",
+                f"{machine.state} cannot be written",
+                "choose another: PERDURE_STATE=/path or --state",
+                path=machine.state,
+            )
+        ]
+    if machine.state_free is not None and machine.state_free < _STATE_FEW_BYTES:
+        return [
+            _find(
+                Severity.WARNING,
+                "host-state-small",
+                "state folder",
+                f"{machine.state} has room for {machine.state_free >> 20} MiB",
+                "free some space, or choose another: PERDURE_STATE=/path",
+                path=machine.state,
+            )
+        ]
+    return [_find(Severity.INFO, "host-state", "state folder", f"{machine.state} can be written", path=machine.state)]
+
+
+def _locks(machine: Machine) -> list[Finding]:
+    if not machine.locks:
+        return []
+    shown = ", ".join(machine.locks[:3]) + (" …" if len(machine.locks) > 3 else "")
+    return [
+        _find(
+            Severity.WARNING,
+            "network-held",
+            "nftables",
+            f"{len(machine.locks)} tables hold connections still ({shown}): a dump in progress has one, one that was killed left it behind",
+            f"when no checkpoint is in progress: nft delete table inet {machine.locks[0]}",
+        )
+    ]
+
+
+def _can_unshare(*options: str) -> bool:
+    try:
+        return subprocess.run(["unshare", *options, "true"], capture_output=True, timeout=10, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _has_soft_dirty() -> bool:
+    """Write to a page of our own after clearing the marks, and look whether it is marked."""
+    try:
+        with mmap.mmap(-1, mmap.PAGESIZE) as page, open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+            page[0] = 1
+            with open("/proc/self/clear_refs", "w", encoding="ascii") as clear:
+                clear.write("4")
+            page[0] = 2
+            address = _address(page)
+            pagemap.seek(address // mmap.PAGESIZE * 8)
+            return bool(int.from_bytes(pagemap.read(8), "little") >> 55 & 1)
+    except OSError:
+        return False
+
+
+def _address(page: mmap.mmap) -> int:
+    import ctypes
+
+    cell = ctypes.c_char.from_buffer(page)
+    try:
+        return ctypes.addressof(cell)
+    finally:
+        del cell  # the mapping cannot be closed while it is referred to
+
+
+def _io_uring() -> str:
+    setting = _text("/proc/sys/kernel/io_uring_disabled")
+    if setting is None:
+        # Kernels before 6.6 have no such setting; /proc/kallsyms may not be readable by all.
+        return "yes"
+    return {"0": "yes", "1": "restricted"}.get(setting, "no")
+
+
+def _status() -> dict[str, str]:
+    pairs = (line.partition(":") for line in (_text("/proc/self/status") or "").splitlines())
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _apparmor() -> str:
+    for path in ("/proc/self/attr/apparmor/current", "/proc/self/attr/current"):
+        profile = _text(path)
+        if profile is not None:
+            return "" if profile.startswith("unconfined") or not profile else profile
+    return ""
+
+
+def _container() -> str:
+    if Path("/.dockerenv").exists():
+        return "Docker"
+    if Path("/run/.containerenv").exists():
+        return "Podman"
+    named = _text("/run/systemd/container")
+    if named:
+        return named
+    return "Kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else ""
+
+
+def _memory_available() -> int | None:
+    for line in (_text("/proc/meminfo") or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _memory_limit() -> int | None:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        value = _text(path)
+        # Without a limit, version 1 shows the largest number of pages.
+        if value is not None and value.isdigit() and int(value) < 1 << 60:
+            return int(value)
+    return None
+
+
+def _free(path: str) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+def _text(path: str) -> str | None:
+    with contextlib.suppress(OSError):
+        return Path(path).read_text("utf-8", "replace").strip("\0\n ")
+    return None
