@@ -7,18 +7,20 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from perdure import errors
 from perdure.base import settings, units
-from perdure.checkpoint.criu import locate
 from perdure.cli import console
 from perdure.model.checkpoint import check_name
-from perdure.supervisor import folders, interval, place, start, state
+from perdure.supervisor import folders, interval, place, state
 from perdure.supervisor.record import Workload
 from perdure.supervisor.voice import Voice
+
+if TYPE_CHECKING:
+    from perdure.supervisor.start import Setup
 
 Name = Annotated[str, Parameter(help="The workload's name; see perdure ps.")]
 
@@ -114,11 +116,16 @@ def absolute(paths: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(os.path.abspath(path) for path in paths)
 
 
-def setup(values: dict[str, settings.Value], found: folders.Folders) -> start.Setup:
+def setup(values: dict[str, settings.Value], found: folders.Folders) -> Setup:
     """Return what a supervisor needs to know of this machine and its settings."""
-    return start.Setup(
+    from perdure.checkpoint.criu import locate
+    from perdure.supervisor.start import Setup
+
+    return Setup(
         folders=found,
-        place=lambda known: store(values, found, known=known.store if known else None, known_key=known.options.key_file if known else None),
+        place=lambda known: store(
+            values, found, known=(known.store or None) if known else None, known_key=known.options.key_file if known else None
+        ),
         criu=lambda: locate.places(values, os.environ),
         staging=values["staging"].value,
     )

@@ -66,7 +66,7 @@ class Keeper:
         """Keep the workload until it ends or is given up. Raises `errors.StaleLife` when another life took over."""
         pidfd = os.pidfd_open(self._life.tree.pid)
         server = Server(self._reactor, self._life.folders.socket(self._life.name), self._asked)
-        self._reactor.watch(pidfd, READ, self._gone)
+        self._reactor.watch(pidfd, READ, lambda: self._gone(pidfd))
         self._voice.is_raw = lambda: self._foreground.is_raw
         try:
             with self._foreground.entered():
@@ -238,8 +238,9 @@ class Keeper:
         self._stopping = outcome.reason
         self._kill()
 
-    def _gone(self) -> None:
+    def _gone(self, pidfd: int) -> None:
         """The workload's init has ended, and with it its whole PID namespace."""
+        self._reactor.forget(pidfd)
         status = ending.reap(self._life.tree.pid)
         self._outcome = self._planned or ending.of(
             status, stopping=self._stopping, has_checkpoint=self._life.record.last_checkpoint is not None

@@ -1,0 +1,194 @@
+"""`perdure run`, killed in every way, and run again: the log is byte for byte that of a run that nothing disturbed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from supervised import Site, descendants, lines, wait_for
+
+pytestmark = pytest.mark.criu
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def count(number: int, pause_s: float = 0.05, status: int = 0) -> list[str]:
+    return ["--", "python3", "count.py", str(number), str(pause_s), str(status)]
+
+
+def test_kill_9_of_everything_and_the_same_command_again(site):
+    run = ["run", "--name", "a", "--every", "1s", *count(120)]
+    first = site.start(*run)
+    wait_for(lambda: site.manifests("a") and len(site.log("a").splitlines()) > 40)
+    wait_for(lambda: len(site.log("a").splitlines()) > 45)
+    site.kill_all(first)
+    assert site.ps("a")["state"] == "lost"
+    again = site.run(*run)
+    assert again.returncode == 0, again.stderr.decode()
+    assert b"goes on from a@1." in again.stderr
+    assert site.log("a") == lines(120)
+    assert lines(120).endswith(again.stdout)
+    assert len(again.stdout) < len(lines(120))
+
+
+def test_kill_9_of_the_supervisor_alone_takes_the_tree_with_it(site):
+    run = ["run", "--name", "a", "--every", "1s", *count(100)]
+    first = site.start(*run)
+    wait_for(lambda: site.manifests("a"))
+    below = descendants(first.pid)
+    first.kill()
+    first.wait()
+    for pid in below:
+        wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
+    assert site.run(*run).returncode == 0
+    assert site.log("a") == lines(100)
+
+
+def test_three_lives_in_a_row(site):
+    run = ["run", "--name", "a", "--every", "1s", *count(160)]
+    for life in range(1, 4):
+        process = site.start(*run)
+        wait_for(lambda life=life: any(name.startswith(f"{life:08d}.") for name in site.manifests("a")))
+        site.kill_all(process)
+    done = site.run(*run)
+    assert done.returncode == 0, done.stderr.decode()
+    assert site.log("a") == lines(160)
+    assert site.ps("a")["epoch"] == 4
+
+
+def test_sigterm_saves_and_ends_with_75_and_the_next_run_continues(site):
+    run = ["run", "--name", "a", "--every", "never", *count(80)]
+    first = site.start(*run)
+    wait_for(lambda: len(site.log("a").splitlines()) > 20)
+    first.send_signal(signal.SIGTERM)
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 75, err.decode()
+    assert site.manifests("a") == ["00000001.00000001"]
+    assert site.ps("a")["state"] == "stopped"
+    again = site.run(*run)
+    assert again.returncode == 0, again.stderr.decode()
+    assert site.log("a") == lines(80)
+    # Stopped with the checkpoint: what the two lives wrote is the whole, with nothing twice.
+    assert out + again.stdout == lines(80)
+
+
+def test_output_to_a_file_is_that_of_an_undisturbed_run(site):
+    run = ["run", "--name", "a", "--every", "1s", *count(80)]
+    path = site.folder / "out.txt"
+    with open(path, "wb") as target:
+        first = site.start(*run, stdout=target)
+    wait_for(lambda: site.manifests("a") and len(path.read_bytes().splitlines()) > 30)
+    site.kill_all(first)
+    with open(path, "wb") as target:
+        assert site.run(*run, stdout=target).returncode == 0
+    assert path.read_bytes() == lines(80)
+
+
+def test_the_exit_status_is_passed_on_and_an_ended_workload_starts_anew(site):
+    run = ["run", "--name", "a", "--every", "1s", *count(40, 0.05, 3)]
+    for epoch in (1, 2):
+        done = site.run(*run)
+        assert done.returncode == 3
+        assert done.stdout == lines(40)
+        found = site.ps("a")
+        assert (found["state"], found["epoch"]) == ("failed", epoch)
+    assert b"starting it anew" in done.stderr
+
+
+def test_fresh_starts_over(site):
+    run = ["run", "--name", "a", "--every", "never"]
+    first = site.start(*run, *count(1000))
+    wait_for(lambda: len(site.log("a").splitlines()) > 5)
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    other = site.run(*run, *count(10))
+    assert other.returncode == 2
+    assert b"a is another command" in other.stderr
+    fresh = site.run(*run, "--fresh", *count(10))
+    assert (fresh.returncode, fresh.stdout) == (0, lines(10))
+    assert site.log("a") == lines(10)
+
+
+def test_output_files_come_back_to_the_checkpoint(site):
+    (site.work / "write.py").write_text(
+        "import time\n"
+        "with open('results.txt', 'a') as handle:\n"
+        "    for number in range(80):\n"
+        "        print('line', number, file=handle, flush=True)\n"
+        "        time.sleep(0.05)\n"
+    )
+    run = ["run", "--name", "a", "--every", "1s", "--", "python3", "write.py"]
+    first = site.start(*run)
+    results = site.work / "results.txt"
+    wait_for(lambda: site.manifests("a") and len(results.read_bytes().splitlines()) > 40)
+    site.kill_all(first)
+    again = site.run(*run)
+    assert again.returncode == 0, again.stderr.decode()
+    assert results.read_bytes() == lines(80)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_said(site):
+    run = ["run", "--name", "a", "--every", "1s", *count(120)]
+    first = site.start(*run)
+    wait_for(lambda: len(site.manifests("a")) >= 2)
+    site.kill_all(first)
+    newest = site.state / "store/workloads/a/manifests" / site.manifests("a")[-1]
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    again = site.run(*run)
+    assert again.returncode == 0, again.stderr.decode()
+    assert b"cannot be used" in again.stderr or b"is damaged" in again.stderr
+    assert b"goes on from a@1." in again.stderr
+    assert site.log("a") == lines(120)
+
+
+def test_a_second_run_of_one_name_is_refused(site):
+    first = site.start("run", "--name", "a", *count(1000))
+    wait_for(lambda: site.log("a"))
+    second = site.run("run", "--name", "a", *count(1000))
+    assert second.returncode == 11
+    assert b"a is running already" in second.stderr
+    assert first.poll() is None
+
+
+def test_the_workload_reads_its_epoch_where_it_is_told(site):
+    (site.work / "epoch.py").write_text(
+        "import os, time\n"
+        "assert os.environ['PERDURE_WORKLOAD'] == 'a'\n"
+        "seen = []\n"
+        "for _ in range(60):\n"
+        "    text = open(os.environ['PERDURE_EPOCH_FILE']).read().split()\n"
+        "    if text not in seen: seen.append(text); print(*text, flush=True)\n"
+        "    time.sleep(0.05)\n"
+    )
+    run = ["run", "--name", "a", "--every", "1s", "--", "python3", "epoch.py"]
+    first = site.start(*run)
+    wait_for(lambda: site.manifests("a"))
+    site.kill_all(first)
+    again = site.run(*run)
+    assert (again.returncode, again.stdout) == (0, b"2 a\n"), again.stderr
+    assert site.log("a") == b"1 a\n2 a\n"
+
+
+def test_without_a_checkpoint_it_starts_anew(site):
+    run = ["run", "--name", "a", "--every", "never", *count(20)]
+    first = site.start(*run)
+    wait_for(lambda: site.log("a"))
+    site.kill_all(first)
+    again = site.run(*run)
+    assert (again.returncode, again.stdout) == (0, lines(20))
+    assert site.log("a") == lines(20)
+
+
+def test_stdin_pipe_is_pumped(site):
+    done = site.start("run", "--name", "a", "--", "wc", "-c", stdin=subprocess.PIPE)
+    out, err = done.communicate(b"x" * 300_000, timeout=60)
+    assert (done.returncode, out.strip()) == (0, b"300000"), err

@@ -1,0 +1,137 @@
+"""Real workloads under the real command line, for tests: started, watched, killed, and cleared away whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+COUNT = """
+import sys, time
+for number in range(int(sys.argv[1])):
+    print("line", number, flush=True)
+    time.sleep(float(sys.argv[2]))
+sys.exit(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+"""
+"""Prints numbered lines: ARGV = how many, seconds between two, exit status."""
+
+
+def lines(count: int) -> bytes:
+    """What `COUNT` writes when nothing disturbs it."""
+    return b"".join(b"line %d\n" % number for number in range(count))
+
+
+class Site:
+    """One machine's worth of state, in a folder of the test's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.work = folder / "work"
+        self.work.mkdir()
+        (self.work / "count.py").write_text(COUNT)
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "LC_ALL": "C.UTF-8",
+            "PYTHONPATH": str(ROOT / "src"),
+            "PERDURE_STATE": str(self.state),
+            "PERDURE_RUN_DIR": str(folder / "run"),
+        }
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def command(self, *arguments: str | os.PathLike[str]) -> list[str]:
+        return [sys.executable, "-m", "perdure", *map(str, arguments)]
+
+    def start(self, *arguments: str | os.PathLike[str], **options) -> subprocess.Popen[bytes]:
+        """Start `perdure ARGUMENTS` with pipes, in a session of its own."""
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        options.setdefault("cwd", self.work)
+        environment = self.environment | options.pop("env", {})
+        process = subprocess.Popen(self.command(*arguments), env=environment, start_new_session=True, **options)
+        self._started.append(process)
+        return process
+
+    def run(self, *arguments: str | os.PathLike[str], timeout_s: float = 120.0, **options) -> subprocess.CompletedProcess[bytes]:
+        """Run `perdure ARGUMENTS` to its end."""
+        process = self.start(*arguments, **options)
+        out, err = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def ps(self, name: str) -> dict:
+        done = self.run("ps", name, "--json")
+        assert done.returncode == 0, done.stderr.decode()
+        (found,) = json.loads(done.stdout)["workloads"]
+        return found
+
+    def log(self, name: str) -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            return (self.state / "workloads" / name / "log").read_bytes()
+        return b""
+
+    def manifests(self, name: str) -> list[str]:
+        """Names of the workload's checkpoints in the default store, oldest first."""
+        folder = self.state / "store" / "workloads" / name / "manifests"
+        return sorted(path.name for path in folder.iterdir() if re.fullmatch(r"\d{8}\.\d{8}", path.name)) if folder.is_dir() else []
+
+    def supervisor(self, name: str) -> int:
+        """PID of the workload's supervisor, as its lock says."""
+        return int((self.state / "workloads" / name / "lock").read_text())
+
+    def kill_all(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill a supervisor and everything below it with SIGKILL, and wait until all are gone."""
+        below = descendants(process.pid)
+        for pid in (process.pid, *below):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        for pid in below:
+            wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists() or is_zombie(pid))
+
+    def close(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                self.kill_all(process)
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        folder = self.state / "workloads"
+        for lock in folder.glob("*/lock") if folder.is_dir() else ():  # those in the background
+            with contextlib.suppress(ValueError, ProcessLookupError, OSError):
+                pid = int(lock.read_text())
+                if b"perdure" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += [int(child), *descendants(int(child))]
+    return found
+
+
+def is_zombie(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    return True
+
+
+def wait_for(is_true: Callable[[], object], limit_s: float = 60.0) -> None:
+    """Wait until `is_true`, and fail after `limit_s`."""
+    end_s = time.monotonic() + limit_s
+    while not is_true():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.02)
