@@ -75,21 +75,24 @@ def _process(
     values: dict[str, settings.Value], target: str, *, outputs: tuple[str, ...], tcp: Literal["close", "keep"]
 ) -> tuple[int, Plan]:
     """Return which process `target` means, and how it would be saved. Raises `errors.WorkloadMissing`."""
-    from perdure.checkpoint.preflight.plan import Plan
+    from perdure.checkpoint.preflight.plan import DISKS, Plan
+    from perdure.cli import store_open
     from perdure.supervisor import folders, record, state
 
+    places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
     criu, refusal = _criu(values)
     plan = Plan(
         criu=criu,
         criu_refusal=str(refusal) if refusal else None,
         criu_remedy=refusal.hint if refusal else None,
         staging=values["staging"].value,
+        disks=(str(places.state), *DISKS),
+        store=store_open.locate(values).url,
         outputs=tuple(os.path.abspath(path) for path in outputs),
         tcp=tcp,
     )
     if target.isascii() and target.isdigit():
         return int(target), plan
-    places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
     if not places.database.exists():
         raise errors.WorkloadMissing(f"there is no workload {target!r} on this machine", hint="perdure ps lists them")
     with state.opened(places.database) as database:
@@ -100,6 +103,7 @@ def _process(
         plan,
         keepers=frozenset({known.supervisor_pid} if known.supervisor_pid else ()),
         outputs=(*plan.outputs, *known.options.outputs),
+        store=plan.store if values["store"].value else known.store,
         tcp=known.options.tcp,
     )
 
@@ -118,9 +122,11 @@ def _check_restore(
     common: console.Common, values: dict[str, settings.Value], which: str, *, cpu_check: Literal["features", "strict", "off"]
 ) -> None:
     from perdure.checkpoint.preflight import restore as preflight
+    from perdure.checkpoint.preflight.plan import DISKS
     from perdure.cli import store_open
-    from perdure.supervisor import place
+    from perdure.supervisor import folders, place
 
+    places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
     with place.opened(store_open.locate(values)) as repository:
         chosen = store_open.choose(repository, which)
         manifest = repository.head(chosen)
@@ -131,6 +137,7 @@ def _check_restore(
         criu_remedy=refusal.hint if refusal else None,
         cpu=cpu_check,
         staging=values["staging"].value,
+        disks=(str(places.state), *DISKS),
     )
     found = preflight.check(manifest, plan)
     findings.show(common, found, nothing=f"nothing prevents restoring {chosen} here", checkpoint=str(chosen))

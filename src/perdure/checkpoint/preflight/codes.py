@@ -319,8 +319,8 @@ GROUPS: tuple[Group, ...] = (
             Code(
                 "process-directory-taken",
                 _P,
-                "the first process's working directory holds the folder proc.crtools, which CRIU has to make: another dump is going on there,"
-                " or one was killed",
+                "the first process's working directory holds the folder proc.crtools, which CRIU has to make: another dump is going on"
+                " there, or one was killed",
                 "try again; when no dump is going on, remove the folder",
             ),
             Code(
@@ -399,8 +399,8 @@ GROUPS: tuple[Group, ...] = (
             Code("store-away", _P, "the store does not answer or cannot be used", "see perdure store ls"),
             Code(
                 "store-room",
-                _P,
-                "the disk of the store has less room than a checkpoint may need",
+                _W,
+                "the disk of the store has less room than a whole checkpoint may need",
                 "free some space, keep fewer checkpoints (--keep), or name another store",
             ),
         ),

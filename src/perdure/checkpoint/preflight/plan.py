@@ -8,8 +8,11 @@ import msgspec
 
 from perdure.checkpoint.criu.run import Criu
 
-GHOST_LIMIT_BYTES = 1 << 30
-"""Largest deleted file that goes into the images, as the dump asks CRIU for it."""
+DISKS = ("/var/tmp",)  # noqa: S108 - a disk to look at, which every Linux has
+"""Where images wait when memory has no room, besides the state folder."""
+
+GHOST_LIMIT_BYTES = 1 << 40
+"""Largest deleted file that goes into the images, as the dump asks CRIU for it at its second try."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +32,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     criu_refusal: str | None = None
     criu_remedy: str | None = None
     staging: str | None = None
-    """Folder where images wait; None: memory or the usual disks."""
+    """Folder where images wait; None: memory, or one of `disks`."""
+    disks: tuple[str, ...] = DISKS
+    store: str | None = None
+    """Where the checkpoint would go: a folder, or ``s3://…``. None: not looked at, for whoever has it open."""
     ghost_limit_bytes: int = GHOST_LIMIT_BYTES
     own_session: bool = True
     """The root has to lead its session; false where a save brings the session along (``--shell-job``)."""

@@ -15,10 +15,11 @@ from perdure.base import units
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
-from perdure.checkpoint.preflight import buildid, cpu, host, places, ports, room
+from perdure.checkpoint.preflight import buildid, cpu, host, ports, room
 from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.files import is_remote
 from perdure.checkpoint.preflight.mapped import VIRTUAL_KINDS
+from perdure.checkpoint.preflight.plan import DISKS
 from perdure.model.checkpoint import HostFact, Manifest, MappedFile, Part
 from perdure.model.finding import Finding
 
@@ -34,6 +35,8 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     criu_remedy: str | None = None
     cpu: cpu.Check = "features"
     staging: str | None = None
+    """Folder where images wait; None: memory, or one of `disks`."""
+    disks: tuple[str, ...] = DISKS
     is_staged: bool = False
     """The images are here already, so that they need no more room."""
 
@@ -146,7 +149,8 @@ def judge(file: MappedFile, look: Callable[[str], os.stat_result], build_id: Cal
 def _folders(manifest: Manifest) -> Iterator[Finding]:
     wanted = {manifest.working_directory: "the workload works in it"}
     for output in manifest.outputs:
-        wanted.setdefault(os.path.dirname(output.path), f"{os.path.basename(output.path)} is written in it")
+        if output.stored_as is None:  # what is stored is put back with its folder
+            wanted.setdefault(os.path.dirname(output.path), f"{os.path.basename(output.path)} is written in it")
     for path, why in sorted(wanted.items()):
         if path and not os.path.isdir(path):
             yield finding("restore-folder-missing", path, f"is no folder here, and {why}", path=path)
@@ -215,16 +219,7 @@ def _room(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
         )
     if plan.is_staged:
         return
-    total_bytes = manifest.logical_bytes
-    looked = places.staging(plan.staging)
-    if not any(place.room_bytes - (memory_bytes if place.is_memory else 0) >= total_bytes for place in looked):
-        rooms = ", ".join(f"{units.format_size(place.room_bytes)} in {place.path}" for place in looked) or "no folder at all"
-        yield finding(
-            "restore-disk",
-            units.format_size(total_bytes),
-            f"the images take {units.format_size(total_bytes)} while they are read; there is room for {rooms}",
-            flag="--staging",
-        )
+    yield from room.images("restore-disk", manifest.logical_bytes, plan.staging, plan.disks)
 
 
 def _connections(manifest: Manifest) -> Iterator[Finding]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from perdure import errors
 from perdure.base import privileges, units
-from perdure.base.proc import machine
+from perdure.checkpoint import staging
 from perdure.checkpoint.criu import prefix
-from perdure.checkpoint.preflight import places
 from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.model.finding import Finding
@@ -25,7 +26,7 @@ def check(plan: Plan, expected_bytes: int) -> Iterator[Finding]:
         yield finding("host-criu", "criu", plan.criu_refusal or "none was looked for", remedy=plan.criu_remedy)
     else:
         yield from version(plan.criu.version)
-    yield from images(plan, expected_bytes)
+    yield from images("memory-images", expected_bytes, plan.staging, plan.disks)
 
 
 def rights() -> Iterator[Finding]:
@@ -47,16 +48,9 @@ def version(text: str) -> Iterator[Finding]:
         yield finding("host-criu-untested", f"criu {text}", f"tested are {tested}", flag=text)
 
 
-def images(plan: Plan, expected_bytes: int) -> Iterator[Finding]:
-    """Yield a finding when images of `expected_bytes` fit nowhere."""
-    looked = places.staging(plan.staging)
-    if any(place.room_bytes >= expected_bytes for place in looked):
-        return
-    rooms = ", ".join(f"{units.format_size(place.room_bytes)} in {place.path}" for place in looked) or "no folder at all"
-    free = units.format_size(machine.memory().available_bytes)
-    yield finding(
-        "memory-images",
-        units.format_size(expected_bytes),
-        f"the images take about {units.format_size(expected_bytes)}; there is room for {rooms}, and {free} of memory is free",
-        flag="--staging",
-    )
+def images(code: str, wanted_bytes: int, setting: str | None, disks: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a finding with `code` when images of `wanted_bytes` fit neither where `setting` says, nor in memory, nor on one of `disks`."""
+    try:
+        staging.choose(wanted_bytes, setting=setting, disks=map(Path, disks))
+    except errors.CheckpointRefused as refused:
+        yield finding(code, units.format_size(wanted_bytes), str(refused), remedy=refused.hint, flag="--staging")

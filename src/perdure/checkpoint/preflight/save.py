@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from perdure.checkpoint.preflight import files, memory, opened, processes, room, scene, sockets, streams
+from perdure.checkpoint.preflight import files, memory, opened, processes, room, scene, sockets, stores, streams
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.preflight.scene import Scene
 from perdure.model.finding import Finding, Severity
@@ -38,7 +38,9 @@ def check(root: int, plan: Plan) -> tuple[Finding, ...]:
         again = list(rules(seen, plan))
         before = {_key(finding) for finding in found}
         found = [finding for finding in again if finding.code not in PASSING or _key(finding) in before]
-    return (*room.check(plan, memory.expected_bytes(seen)), *ordered(found))
+    expected_bytes = memory.expected_bytes(seen)
+    beside = stores.check(plan.store, expected_bytes) if plan.store is not None else ()
+    return (*room.check(plan, expected_bytes), *beside, *ordered(found))
 
 
 def rules(seen: Scene, plan: Plan) -> Iterator[Finding]:
