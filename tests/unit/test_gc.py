@@ -130,8 +130,13 @@ def test_it_stops_when_its_lock_is_lost(repository, monkeypatch):
     remove(repository, "w@1.1", "w@1.2", "w@2.1")
     here = Still()
     before = len(packs(repository))
+
+    def stand_still(_done: int, _all: int) -> None:
+        here.pass_time(10 * locks.TTL_S)
+        Lock(repository, Kind.SHARED, purpose="test", surroundings=Still(host="there")).acquire()
+
     with pytest.raises(errors.StoreLocked, match="was lost"):
-        collect(repository, here, progress=lambda _done, _all: here.pass_time(locks.TTL_S + 1))
+        collect(repository, here, progress=stand_still)
     assert len(packs(repository)) == before - 1
 
 

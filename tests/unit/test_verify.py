@@ -166,6 +166,7 @@ def test_dropping_damaged_packs_needs_the_lock(repository):
     lock.acquire()
     result = check(repository)
     here.pass_time(1000)
+    Lock(repository, LockKind.SHARED, purpose="test", surroundings=Still(host="there")).acquire()
     with pytest.raises(errors.StoreLocked):
         verify.drop_damaged(repository, result.damages, lock=lock)
     assert repository.backend.size(key) == 1

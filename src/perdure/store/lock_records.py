@@ -34,7 +34,6 @@ class Record(msgspec.Struct, frozen=True):
     using: tuple[CheckpointId, ...]
     """Checkpoints that must not be removed meanwhile."""
     ttl_s: float
-    counter: int
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -70,18 +69,19 @@ def in_use(repository: Repository, surroundings: Surroundings) -> frozenset[Chec
 class Others:
     """What one who wants a lock has seen of the locks of others, over many looks."""
 
-    def __init__(self, repository: Repository, surroundings: Surroundings, kind: Kind, own_key: str) -> None:
+    def __init__(self, repository: Repository, surroundings: Surroundings, kind: Kind, own: frozenset[str]) -> None:
         self._repository = repository
         self._surroundings = surroundings
         self._kind = kind
-        self._own_key = own_key
+        self.own = own
+        """Keys of locks that are not others'."""
         self._quiet: dict[str, Quiet] = {}
 
     def look(self) -> Held | None:
         """Return a lock that is in the way, or None. Those left behind are removed."""
         in_the_way = None
         for info in self._repository.backend.list(layout.LOCKS):
-            if info.key == self._own_key:
+            if info.key in self.own:
                 continue
             found = _read(self._repository, info.key)
             if found is None or (found.record is not None and Kind.EXCLUSIVE not in (self._kind, found.record.kind)):
@@ -93,9 +93,8 @@ class Others:
         return in_the_way
 
     def _is_left_behind(self, found: Held) -> bool:
-        alive = self._surroundings.is_alive(found.record.owner) if found.record else None
-        if alive is not None:
-            return not alive
+        if found.record is not None and self._surroundings.is_alive(found.record.owner) is False:
+            return True
         ttl_s = found.record.ttl_s if found.record else TTL_S
         quiet = self._quiet.setdefault(found.key, Quiet(longest_step_s=ttl_s / 5))
         quiet.look(found.record, self._surroundings.now_s())

@@ -1,12 +1,15 @@
 """Locks of a store: shared for writers and for readers that must not lose packs, exclusive for garbage collection.
 
 A lock is an object ``locks/TOKEN``. Whoever wants one writes its own and then looks for others: of two that come at once, at least one
-sees the other, takes its own back and tries again. A holder writes its lock anew every so often with a higher counter, and believes in it
-for `ttl_s` after the last time that worked, by its own clock. A lock counts as left behind when its process is known to be gone, or when
-it did not change for longer than that by the observer's own clock. Times of day are never compared. A process that is known to live keeps
-its lock, however long it is silent: it may be stopped, and it is named so that somebody can end it.
+sees the other, takes its own back and tries again.
 
-Called by the saver, the restorer, `gc`, `prune`, `verify` and `transfer`.
+A holder replaces its lock by a new one every so often: it writes the new one, makes sure that the old one is still there, and removes
+that a turn later, so that no listing can miss both. A lock counts as left behind when its process is known to be gone, or when an observer
+has seen the same one for longer than `ttl_s` by its own clock; whoever wants to be let in removes it first. So a holder that was silent for
+too long, since it stood still or the store was away, can tell: if its old lock is there after the new one was written, nobody was let in
+meanwhile. Times of day are never compared.
+
+Called by the saver, the restorer, `gc`, `verify` and `transfer`.
 """
 
 from __future__ import annotations
@@ -14,8 +17,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-
-import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
@@ -52,15 +53,16 @@ class Lock:
         """Describe the lock; nothing is written yet. `purpose` is a word for others, such as ``gc``."""
         self._repository = repository
         self._surroundings = surroundings
-        self._record = Record(kind, surroundings.owner(purpose), tuple(using), ttl_s, 0)
-        self._key = layout.lock_key(surroundings.token())
+        self._record = Record(kind, surroundings.owner(purpose), tuple(using), ttl_s)
+        self._keys: list[str] = []
+        """The lock that counts is the last one; one before it is on its way out."""
         self._believed_since_s = -float("inf")
         self._is_lost = False
         self._guard = threading.Lock()
 
     def acquire(self, *, wait_s: float = PATIENCE_S, waiting: Waiting | None = None) -> None:
         """Take the lock, waiting at most `wait_s` seconds for those in the way. Raises `errors.StoreLocked`, naming one of them."""
-        others = Others(self._repository, self._surroundings, self._record.kind, self._key)
+        others = self._others()
         began_s = self._surroundings.now_s()
         while True:
             found = others.look()
@@ -93,63 +95,82 @@ class Lock:
         with self._guard:
             if self._surroundings.now_s() - self._believed_since_s >= self._record.ttl_s / BEATS_A_TTL:
                 self._refresh()
-                return
-            self._check()
+            elif self._is_lost or not self._is_there():
+                raise self._lost()
+            while not self._is_believed():
+                # The answer took so long that it says nothing of now.
+                self._refresh()
 
     def release(self) -> None:
         """Give the lock back."""
         with self._guard:
             self._is_lost = True
-            self._withdraw()
+            self._remove(*self._keys)
+            self._keys = []
 
     def _try(self, others: Others) -> tuple[Held | None, bool]:
         """Write the lock and look for others; return one that is in the way and whether the lock is taken. It is withdrawn if not."""
         since_s = self._surroundings.now_s()
         is_taken = False
+        self._keys = [layout.lock_key(self._surroundings.token())]
+        others.own |= {self._keys[0]}
         try:
-            # The name is ours alone, so replacing is as good as creating, and can be done again after a lost answer.
-            documents.write(self._repository, self._key, self._record, replace=True)
+            documents.write(self._repository, self._keys[0], self._record, replace=True)
             self._believed_since_s = since_s
             found = others.look()
             is_taken = found is None and self._is_believed()
         finally:
             if not is_taken:
-                self._withdraw()
+                self._remove(*self._keys)
         return found, is_taken
 
-    def _withdraw(self) -> None:
-        # One that cannot be deleted now is left behind: it is known to be when this process is gone.
-        with contextlib.suppress(errors.StoreUnavailable):
-            self._repository.backend.delete(self._key)
+    def _refresh(self) -> None:
+        if self._is_lost:
+            raise self._lost()
+        since_s = self._surroundings.now_s()
+        new = layout.lock_key(self._surroundings.token())
+        is_held = False
+        try:
+            documents.write(self._repository, new, self._record, replace=True)
+            # In time, nobody can have called the old one left behind; late, somebody may be on the way in, and will see one of the two.
+            others = self._others(new)
+            is_held = (self._is_believed() or others.look() is None) and self._is_there()
+            self._is_lost = not is_held
+        finally:
+            if not is_held:
+                self._remove(new)
+        if self._is_lost:
+            raise self._lost()
+        self._remove(*self._keys[:-1])
+        self._keys = [self._keys[-1], new]
+        self._believed_since_s = since_s
+
+    def _others(self, *own: str) -> Others:
+        return Others(self._repository, self._surroundings, self._record.kind, own=frozenset((*self._keys, *own)))
+
+    def _remove(self, *keys: str) -> None:
+        # One that cannot be deleted now is left behind, and is taken for that after a while.
+        for key in keys:
+            with contextlib.suppress(errors.StoreUnavailable):
+                self._repository.backend.delete(key)
 
     def _is_believed(self) -> bool:
         return self._surroundings.now_s() - self._believed_since_s < self._record.ttl_s
 
-    def _check(self) -> None:
-        """Nobody but an observer that called the lock left behind deletes it."""
-        if not self._is_lost and self._is_believed():
-            try:
-                self._repository.backend.size(self._key)
-            except errors.ObjectMissing:
-                self._is_lost = True
-        if self._is_lost or not self._is_believed():
-            self._is_lost = True
-            raise errors.StoreLocked(
-                f"the lock of this {self._record.owner.purpose} was lost: it gave no sign of life for {self._record.ttl_s:g} s",
-                hint="nothing was damaged; try again",
-            )
+    def _is_there(self) -> bool:
+        """Tell whether the lock that counts is there: whoever is let in removes it before."""
+        try:
+            self._repository.backend.size(self._keys[-1])
+        except errors.ObjectMissing:
+            return False
+        return True
 
-    def _refresh(self) -> None:
-        self._check()
-        since_s = self._surroundings.now_s()
-        record = msgspec.structs.replace(self._record, counter=self._record.counter + 1)
-        documents.write(self._repository, self._key, record, replace=True)
-        self._record = record
-        if not self._is_believed():
-            # It took so long that somebody may have called the lock left behind, and this very call may have brought it back.
-            self._withdraw()
-            self._check()
-        self._believed_since_s = since_s
+    def _lost(self) -> errors.StoreLocked:
+        self._is_lost = True
+        return errors.StoreLocked(
+            f"the lock of this {self._record.owner.purpose} was lost: it was silent for too long, and somebody else was let in",
+            hint="nothing was damaged; try again",
+        )
 
 
 @contextlib.contextmanager
