@@ -201,7 +201,7 @@ def test_an_answer_that_takes_too_long_says_nothing_of_now(repository, tmp_path)
                 lock(repository, EXCLUSIVE, Still(host="there")).acquire()
             return found
 
-    own = Repository(Stalling(repository.backend), repository.id, repository._keys, cache=repository._cache, threads=1, random=os.urandom)
+    own = reopened(repository, tmp_path, backend=Stalling(repository.backend))
     held = lock(own, SHARED, here)
     held.acquire()
     own.backend.stall = True
