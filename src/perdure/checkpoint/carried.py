@@ -1,0 +1,210 @@
+"""Files that go along because the images do not hold them: in /dev/shm and the folders for temporary files, open or mapped by the tree.
+
+Called at the freeze (`collect`, `carry`) and before a restore (`put_back`). CRIU saves the memory of processes, not the file that a shared
+mapping or a descriptor leads to: a semaphore in /dev/shm, a segment of shared memory, the performance data of a JVM have to be there again,
+on this machine or another. What is open for writing by a descriptor elsewhere than in /dev/shm is an output file (`outputs`), not carried.
+
+Files in /dev/shm are memory: what another life left there has no worth, so that a differing one is replaced, unless a living process has it
+open. Elsewhere a differing file is kept aside as ``NAME.perdure-tail-EPOCH``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.base import linkless, text
+from perdure.base.proc import descriptors, mappings, process
+from perdure.checkpoint.outputs import aside, copying, rules
+from perdure.checkpoint.outputs.bring_back import checked_name
+from perdure.model.checkpoint import Carried, Holder
+from perdure.model.finding import Finding, Severity
+
+FOLDER = "carried"
+"""Folder in the staging folder, and first part of the stored names."""
+
+SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - a folder that is named, not used
+
+_MOST_FILES = 100_000
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What `collect` found and copied."""
+
+    carried: tuple[Carried, ...]
+    copied_bytes: int
+    """Bytes that were copied while the tree stood still."""
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Paths that go along: `outputs.record.record` leaves them out."""
+        return frozenset(text.original(each.path) for each in self.carried)
+
+
+def collect(pids: Iterable[int], staging: Path, *, explicit: Iterable[str] = ()) -> Collected:
+    """Copy what the processes `pids` (of the host, standing still) need and images do not hold to `staging`/carried, which is made.
+
+    `explicit` are more files to take, by absolute paths without links, such as the init's program. Deleted files are in the images already.
+    Raises `errors.CheckpointFailed` when one cannot be read or there is no room, `errors.InputDenied` without the right to look.
+    """
+    found: dict[str, str] = {}
+    for pid in pids:
+        try:
+            _look(pid, found)
+        except errors.ProcessGone:
+            continue
+    for path in explicit:
+        found.setdefault(path, path)
+    (staging / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    target = os.open(staging / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return _copied(found, target)
+    finally:
+        os.close(target)
+
+
+def is_carried(path: str, *, written: bool) -> bool:
+    """Tell whether a file that the tree has open or mapped under `path` goes along; `written`: a descriptor is open for writing."""
+    return path.startswith(SHARED_MEMORY) or (rules.is_volatile(path) and not written)
+
+
+def _look(pid: int, found: dict[str, str]) -> None:
+    """Add to `found`, by path, a link below /proc that opens the very file."""
+    written: set[str] = set()
+    ways: dict[str, str] = {}
+    for each in descriptors.of(pid):
+        if each.is_regular and each.is_path and not each.deleted:
+            if each.is_writable:
+                written.add(each.target)
+            ways.setdefault(each.target, f"/proc/{pid}/fd/{each.number}")
+    for mapping in mappings.of(pid):
+        if mapping.is_file and not mapping.deleted:
+            ways.setdefault(mapping.path, f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+    for path, way in ways.items():
+        if is_carried(path, written=path in written):
+            found.setdefault(path, way)
+
+
+def _copied(found: dict[str, str], target: int) -> Collected:
+    if len(found) > _MOST_FILES:
+        raise errors.CheckpointFailed(f"the workload has {len(found)} files in /dev/shm and /tmp open", hint="close some of them")
+    carried: list[Carried] = []
+    copied_bytes = 0
+    room_bytes = copying.room_bytes(target)
+    for number, (path, way) in enumerate(found.items()):
+        source = _open(path, way)
+        try:
+            there = os.fstat(source)
+            weight_bytes = copying.allocated_bytes(there)
+            if weight_bytes > room_bytes:
+                raise errors.CheckpointFailed(
+                    f"no room for {path} ({weight_bytes} bytes) where the checkpoint is made",
+                    hint="free memory or choose another staging folder",
+                )
+            if not copying.to_staging(source, target, str(number), there.st_size):
+                copied_bytes += weight_bytes
+                room_bytes -= weight_bytes
+        finally:
+            os.close(source)
+        carried.append(
+            Carried(
+                path=text.storable(path),
+                stored_as=f"{FOLDER}/{number}",
+                size_bytes=there.st_size,
+                mode=stat.S_IMODE(there.st_mode),
+                uid=there.st_uid,
+                gid=there.st_gid,
+                mtime_ns=there.st_mtime_ns,
+            )
+        )
+    return Collected(tuple(carried), copied_bytes)
+
+
+def _open(path: str, way: str) -> int:
+    try:
+        if way == path:
+            with linkless.parent(path) as (folder, name):
+                return linkless.open_regular(folder, name)
+        return os.open(way, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, errors.InputError) as error:
+        raise errors.CheckpointFailed(
+            f"cannot read {path}, which the workload uses: {error}", hint="run as root; see perdure check"
+        ) from error
+
+
+def put_back(carried: Iterable[Carried], extracted: Path, *, epoch: int) -> tuple[Finding, ...]:
+    """Put each of `carried` back where it is missing or different; `extracted` is the folder that the checkpoint was extracted to.
+
+    One with the same content, owner and permissions is left alone. Returns what was done
+    and what could not be: a problem stops the restore.
+    """
+    findings: list[Finding] = []
+    wanted = tuple(carried)
+    for each in wanted:
+        try:
+            findings += _put(each, extracted, epoch)
+        except (OSError, errors.InputError, errors.OutputError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            findings.append(_finding(each, "restore-carried-failed", Severity.PROBLEM, f"cannot be put back: {reason}"))
+    return tuple(findings)
+
+
+def _put(each: Carried, extracted: Path, epoch: int) -> list[Finding]:
+    path = text.original(each.path)
+    look = aside.Look(each.mode, each.uid, each.gid, each.mtime_ns)
+    source = os.open(extracted / checked_name(each.stored_as), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(source).st_size != each.size_bytes:
+            return [
+                _finding(each, "restore-carried-failed", Severity.PROBLEM, "cannot be put back: its copy in the checkpoint is not whole")
+            ]
+        with linkless.parent(path, make=(each.uid, each.gid)) as (folder, name):
+            there = linkless.status(folder, name)
+            if aside.is_as(folder, name, source, look):
+                return []
+            if there is None:
+                aside.put(folder, name, source, look, epoch)
+                return []
+            holder = _holder(there) if stat.S_ISREG(there.st_mode) else None
+            if holder is not None:
+                message = f"is not what it was, and process {holder.pid} has it open"
+                return [_finding(each, "restore-carried-busy", Severity.PROBLEM, message, holder=holder)]
+            kept: list[Finding] = []
+            if not (path.startswith(SHARED_MEMORY) and stat.S_ISREG(there.st_mode)):
+                tail = aside.keep_whole(folder, name, epoch)
+                kept.append(
+                    _finding(each, "restore-carried-aside", Severity.INFO, f"is not what it was, and is kept as {text.printable(tail)}")
+                )
+            aside.put(folder, name, source, look, epoch)
+            return kept
+    finally:
+        os.close(source)
+
+
+def _holder(there: os.stat_result) -> Holder | None:
+    """Return a living process that has the very file open or mapped (then without a descriptor, -1); None if there is none.
+
+    A process that we may not look into is passed over: without root there are such.
+    """
+    wanted = (there.st_dev, there.st_ino)
+    for pid in process.pids():
+        try:
+            for each in descriptors.of(pid):
+                if (each.device, each.inode) == wanted:
+                    return Holder(pid=pid, fd=each.number, offset=each.info.position, flags=each.info.flags)
+            for mapping in mappings.of(pid):
+                mapped = mappings.file_of(pid, mapping) if mapping.inode == there.st_ino and mapping.is_file else None
+                if mapped is not None and (mapped.st_dev, mapped.st_ino) == wanted:
+                    return Holder(pid=pid, fd=-1, offset=mapping.offset, flags=0)
+        except (errors.ProcessGone, errors.InputDenied):
+            continue
+    return None
+
+
+def _finding(each: Carried, code: str, severity: Severity, message: str, *, holder: Holder | None = None) -> Finding:
+    return rules.finding(code, severity, text.original(each.path), message, holder=holder)

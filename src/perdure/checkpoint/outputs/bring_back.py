@@ -1,0 +1,202 @@
+"""Bring output files back to what they were at a checkpoint. Called before a restore, while nothing of the workload runs.
+
+Never destroys data: what was added since is kept in ``NAME.perdure-tail-EPOCH`` before it is cut off, what was written anew is kept there
+whole before the checkpoint's content takes its place, and where the checkpoint has no content nothing is touched but named. A run that was
+interrupted at any point is made good by running it again.
+
+Paths lie where the workload's user can write, and this runs as root: they are walked without following links, and a file is only changed in
+place when it is the one of the checkpoint, or has no other name, and belongs to the same user (a hard link to somebody else's file is not
+cut).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from perdure import errors
+from perdure.base import linkless, text
+from perdure.checkpoint.outputs import aside, copying, rules
+from perdure.model.checkpoint import OutputFile
+from perdure.model.finding import Finding, Severity
+
+
+def bring_back(outputs: Iterable[OutputFile], *, epoch: int, contents: Path | None) -> tuple[Finding, ...]:
+    """Bring each of `outputs` back; return what was done and what could not be.
+
+    `epoch` names the files that are kept aside: that of the life that begins. `contents` is the folder into which the checkpoint's stored
+    files were extracted; None: there are none. A finding is a problem when CRIU would refuse the restore for it, a warning when the restore
+    would go on with a file that is not what it was, else information.
+    """
+    findings: list[Finding] = []
+    for output in outputs:
+        try:
+            findings += _Return(output, epoch, contents).run()
+        except (OSError, errors.OutputError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            path = text.original(output.path)
+            findings.append(rules.finding("restore-output-failed", Severity.PROBLEM, path, f"cannot be brought back: {reason}"))
+    return tuple(findings)
+
+
+def checked_name(name: str) -> str:
+    """Return `name`, that of a stored file, when it stays inside the folder it is joined to. Raises `errors.OutputError`."""
+    if name.startswith("/") or ".." in name.split("/"):
+        raise errors.OutputError("its stored name leads out of the checkpoint")
+    return name
+
+
+class _Return:
+    """The way back of one file."""
+
+    def __init__(self, output: OutputFile, epoch: int, contents: Path | None) -> None:
+        self._output = output
+        self._path = text.original(output.path)
+        self._epoch = epoch
+        self._stored = contents / checked_name(output.stored_as) if contents is not None and output.stored_as is not None else None
+        self._findings: list[Finding] = []
+
+    def run(self) -> list[Finding]:
+        output = self._output
+        make = (output.uid, output.gid) if self._stored else None
+        try:
+            with linkless.parent(self._path, make=make) as (folder, name):
+                if self._stored is not None:
+                    self._from_content(folder, name, self._stored)
+                else:
+                    self._from_record(folder, name)
+        except errors.InputMissing:
+            self._missing()
+        except errors.InputError as error:
+            self._say("restore-output-link", Severity.PROBLEM, f"is not touched: {error}", "put the folder back where it was")
+        return self._findings
+
+    def _from_content(self, folder: int, name: str, stored: Path) -> None:
+        """Bring a file back whose content is in the checkpoint: it is that content in every case."""
+        source = os.open(stored, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(source).st_size != self._output.size_bytes:
+                self._say("restore-output-failed", Severity.PROBLEM, "cannot be brought back: its copy in the checkpoint is not whole")
+                return
+            for path in map(text.original, self._output.without):
+                self._set_aside(folder, os.path.basename(path), "was not there at the checkpoint")
+            if not self._cut_to_content(folder, name, source):
+                if self._set_aside(folder, name, "was written anew after the checkpoint"):
+                    self._say("restore-output-put-back", Severity.INFO, "is as at the checkpoint again")
+                else:
+                    self._say("restore-output-put-back", Severity.INFO, "was gone, and is there again")
+                look = aside.Look(self._output.mode, self._output.uid, self._output.gid, self._output.mtime_ns)
+                aside.put(folder, name, source, look, self._epoch)
+        finally:
+            os.close(source)
+
+    def _cut_to_content(self, folder: int, name: str, source: int) -> bool:
+        """Leave or cut the file if it begins with the checkpoint's content and may be changed; tell whether it is right now."""
+        try:
+            current = linkless.open_regular(folder, name)
+        except errors.InputError:
+            return False
+        try:
+            there = os.fstat(current)
+            size = self._output.size_bytes
+            if there.st_size < size or not self._is_ours(there) or not copying.is_equal(source, current, 0, size):
+                return False
+            self._cut(folder, name, current)
+            return True
+        finally:
+            os.close(current)
+
+    def _from_record(self, folder: int, name: str) -> None:
+        """Bring a file back of which only a record is kept: what was added can go, what is lost is named."""
+        output = self._output
+        try:
+            current = linkless.open_regular(folder, name)
+        except errors.LinkInPath:
+            self._say("restore-output-link", Severity.PROBLEM, "is not a regular file any more", "move what lies there away")
+            return
+        try:
+            there = os.fstat(current)
+            if there.st_size < output.size_bytes:
+                stops = there.st_uid != output.uid or rules.is_size_checked(output)
+                self._stale("restore-output-shorter", there, "is shorter than at the checkpoint", stops=stops)
+                return
+            tail = os.pread(current, output.size_bytes - rules.tail_begin(output.size_bytes), rules.tail_begin(output.size_bytes))
+            is_known = rules.digest(tail) == output.head_digest
+            is_same = (there.st_dev, there.st_ino) == (output.device, output.inode)
+            if not self._is_ours(there) or not (is_known or is_same):
+                # CRIU would open it for the workload whoever owns it: another user's file stops the restore.
+                is_wrong_size = rules.is_size_checked(output) and there.st_size != output.size_bytes
+                stops = there.st_uid != output.uid or is_wrong_size
+                self._stale("restore-output-replaced", there, "is another file than at the checkpoint", stops=stops)
+                return
+            if not is_known:
+                self._stale("restore-output-overwritten", there, "was written anew since the checkpoint", stops=False)
+            if is_known or rules.is_size_checked(output):
+                self._cut(folder, name, current)
+        finally:
+            os.close(current)
+
+    def _is_ours(self, there: os.stat_result) -> bool:
+        """Tell whether the file may be changed in place: no other user's, and reached under no other name unless it is the recorded one."""
+        is_same = (there.st_dev, there.st_ino) == (self._output.device, self._output.inode)
+        return there.st_uid == self._output.uid and (is_same or there.st_nlink == 1)
+
+    def _cut(self, folder: int, name: str, current: int) -> None:
+        """Keep aside and cut off what lies beyond the recorded size; put mode and time right."""
+        output = self._output
+        there = os.fstat(current)
+        if there.st_size > output.size_bytes:
+            tail = aside.keep_range(folder, name, current, output.size_bytes, self._epoch)
+            if os.fstat(current).st_size != there.st_size:
+                raise errors.OutputError("somebody writes to it")
+            # Through the very file that was looked at: its name may lead elsewhere by now.
+            writable = os.open(f"/proc/self/fd/{current}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.ftruncate(writable, output.size_bytes)
+                os.fsync(writable)
+            finally:
+                os.close(writable)
+            added_bytes = there.st_size - output.size_bytes
+            message = f"is {output.size_bytes} bytes long again; the {added_bytes} bytes after them are in {text.printable(tail)}"
+            self._say("restore-output-cut", Severity.INFO, message)
+        if stat.S_IMODE(there.st_mode) != output.mode:
+            # CRIU refuses a file whose permissions changed.
+            os.fchmod(current, output.mode)
+        if os.fstat(current).st_mtime_ns != output.mtime_ns:
+            os.utime(current, ns=(output.mtime_ns, output.mtime_ns))
+
+    def _set_aside(self, folder: int, name: str, why: str) -> bool:
+        """Keep what lies at `name` under another name; what is not to be there at all is then removed. Tell whether there was anything."""
+        there = linkless.status(folder, name)
+        if there is None:
+            return False
+        tail = aside.keep_whole(folder, name, self._epoch)
+        aside.sync(folder)
+        if name != os.path.basename(self._path) and not stat.S_ISDIR(there.st_mode):
+            os.unlink(name, dir_fd=folder)
+            aside.sync(folder)
+        path = os.path.join(os.path.dirname(self._path), name)
+        message = f"{why}, and is kept as {text.printable(tail)}"
+        self._findings.append(rules.finding("restore-output-aside", Severity.INFO, path, message))
+        return True
+
+    def _missing(self) -> None:
+        self._say(
+            "restore-output-missing",
+            Severity.PROBLEM,
+            f"was {self._output.size_bytes} bytes long at the checkpoint and is not there",
+            f"put it back, or next time include it: --outputs {text.printable(self._path)}",
+        )
+
+    def _stale(self, code: str, there: os.stat_result, what: str, *, stops: bool) -> None:
+        self._say(
+            code,
+            Severity.PROBLEM if stops else Severity.WARNING,
+            f"{what}: {there.st_size} bytes long, at the checkpoint {self._output.size_bytes}",
+            f"put the file of that time back, or next time include it: --outputs {text.printable(self._path)}",
+        )
+
+    def _say(self, code: str, severity: Severity, message: str, remedy: str | None = None) -> None:
+        self._findings.append(rules.finding(code, severity, self._path, message, remedy=remedy))

@@ -1,0 +1,47 @@
+"""A crash at every step: run something in a child that ends without a word at its n-th call to the system."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+_STEPS = ("open", "os.", "shutil.", "fcntl.")
+
+
+def crashes(work: Callable[[], object], prepare: Callable[[], object]) -> Iterator[int]:
+    """Yield after each crash: before step 1, before step 2, … until `work` gets through. `prepare` sets everything up anew each time.
+
+    Steps are what the interpreter audits: opening, linking, renaming, cutting, changing owner and time. What was written and not synced is
+    still there afterwards, as after a killed process; a machine that loses power is another matter.
+    """
+    for step in range(10_000):
+        prepare()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                _die_at(step)
+                work()
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(status)
+        assert code in (0, 9), "it failed instead of crashing"
+        yield step
+        if code == 0:
+            return
+
+
+def _die_at(step: int) -> None:
+    left = step
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left
+        if event.startswith(_STEPS):
+            if left == 0:
+                os._exit(9)
+            left -= 1
+
+    sys.addaudithook(watch)
