@@ -149,22 +149,50 @@ def test_only_the_first_end_counts(repository):
     assert lives.latest(repository, "w").end == DONE
 
 
-@pytest.mark.parametrize("key", [layout.life_key("w", 1), layout.lease_key("w", 1)])
-def test_a_damaged_record_makes_it_wait_not_fail(repository, key):
+def spoil(repository, *keys: str) -> None:
+    for key in keys:
+        repository.backend.put(key, repository.backend.get(key)[:-1] + b"?")
+
+
+LIFE, LEASE, END = layout.life_key("w", 1), layout.lease_key("w", 1), layout.end_key("w", 1)
+
+
+@pytest.mark.parametrize(("keys", "least_s"), [([LIFE], 0), ([LEASE], 0), ([LIFE, LEASE], 300)])
+def test_a_damaged_record_makes_it_wait_at_most(repository, keys, least_s):
     begin(repository, Still())
-    repository.backend.put(key, repository.backend.get(key)[:-1] + b"?")
+    spoil(repository, *keys)
     here = Still(pid=9, alive=set())
     assert begin(repository, here).life.epoch == 2
-    assert here.paused_s >= (300 if "lives" in key else 0)
+    assert here.paused_s >= least_s
+    assert least_s or not here.paused_s
 
 
-def test_a_damaged_end_is_told_since_a_completed_workload_must_not_be_resumed(repository):
+@pytest.mark.parametrize("keys", [[LIFE], [END], [LEASE], [LIFE, END]])
+def test_damage_does_not_change_what_is_known_of_a_life(repository, keys):
+    held = lives.begin(repository, "w", restored_from=CheckpointId("w", 7, 7), surroundings=Still())
+    held.end(DONE)
+    before = lives.latest(repository, "w")
+    spoil(repository, *keys)
+    assert lives.latest(repository, "w") == before
+    assert lives.every(repository, "w") == (before,)
+
+
+def test_a_damaged_end_that_another_one_wrote_is_still_an_end(repository):
+    begin(repository, Still(pid=7))
+    begin(repository, Still(pid=8, alive=set())).end(DONE)
+    spoil(repository, END)
+    first, second = lives.every(repository, "w")
+    assert (first.end.completed, second.end) == (False, DONE)
+    assert begin(repository, Still(pid=9, alive={7, 8})).life.epoch == 3
+
+
+@pytest.mark.parametrize("keys", [[END, LEASE], [LIFE, LEASE]])
+def test_twofold_damage_is_told_since_a_completed_workload_must_not_be_resumed(repository, keys):
     begin(repository, Still()).end(DONE)
-    key = layout.end_key("w", 1)
-    repository.backend.put(key, repository.backend.get(key)[:-1] + b"?")
+    spoil(repository, *keys)
     with pytest.raises(errors.StoreCorrupt) as caught:
         lives.latest(repository, "w")
-    assert caught.value.object_key == key
+    assert caught.value.object_key == keys[0]
 
 
 @pytest.mark.parametrize(("workload", "ttl_s"), [("../x", 30), ("w", 0), ("w", 301)])

@@ -13,7 +13,7 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
-from perdure.store import layout, lives, locks
+from perdure.store import layout, locks
 from perdure.store.backends.contract import ObjectInfo
 from perdure.store.layout import Kind
 from perdure.store.locks import Lock
@@ -33,8 +33,6 @@ class Collected(msgspec.Struct, frozen=True):
     kept_bytes: int
     missing_packs: int
     """Named by a manifest and not there: see `verify`."""
-    removed_leases: int
-    """Leases of lives that have ended."""
 
 
 def collect(
@@ -45,7 +43,7 @@ def collect(
     waiting: locks.Waiting | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Collected:
-    """Delete every pack that no manifest names, and what else is left over: leases of ended lives, temporary files of dead writers.
+    """Delete every pack that no manifest names, and temporary files of writers that died.
 
     Waits at most `wait_s` seconds for running checkpoints and restores. `progress` is told how many of how many packs are deleted.
 
@@ -56,12 +54,8 @@ def collect(
         there, named = _survey(repository)
         garbage = [info for info in there if info.key not in named.packs]
         removed = _delete(repository, lock, named, garbage, progress)
-        leases = _old_leases(repository)
-        lock.require()
-        for key in leases:
-            repository.backend.delete(key)
         repository.backend.create()  # sweeps temporary files that nobody writes any more
-    return _result(there, removed, named, leases)
+    return _result(there, removed, named)
 
 
 def survey(repository: Repository) -> Collected:
@@ -70,7 +64,7 @@ def survey(repository: Repository) -> Collected:
     Raises as `collect`, but for locks.
     """
     there, named = _survey(repository)
-    return _result(there, [info for info in there if info.key not in named.packs], named, _old_leases(repository))
+    return _result(there, [info for info in there if info.key not in named.packs], named)
 
 
 class _Named:
@@ -142,12 +136,7 @@ def _batches(garbage: Sequence[ObjectInfo]) -> Iterator[Sequence[ObjectInfo]]:
         yield garbage[start : start + BATCH]
 
 
-def _old_leases(repository: Repository) -> list[str]:
-    """Return the keys of leases whose life has an end."""
-    return [layout.lease_key(name, epoch) for name in repository.workloads() for epoch in lives.ended_with_lease(repository, name)]
-
-
-def _result(there: Sequence[ObjectInfo], removed: Iterable[ObjectInfo], named: _Named, leases: Sequence[str]) -> Collected:
+def _result(there: Sequence[ObjectInfo], removed: Iterable[ObjectInfo], named: _Named) -> Collected:
     gone = {info.key for info in removed}
     kept = [info for info in there if info.key not in gone]
     return Collected(
@@ -156,5 +145,4 @@ def _result(there: Sequence[ObjectInfo], removed: Iterable[ObjectInfo], named: _
         kept_packs=len(kept),
         kept_bytes=sum(info.size_bytes for info in kept),
         missing_packs=len(named.packs - {info.key for info in there}),
-        removed_leases=len(leases),
     )

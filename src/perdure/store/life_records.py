@@ -1,12 +1,10 @@
 """The objects of a workload's lives: how they are read and written. Called by `lives`, which says what they mean.
 
 Three objects a life, named by its epoch: ``lives/`` says who began it, written once; ``leases/`` holds a counter that the life writes anew;
-``ends/`` says how it ended, written once.
+``ends/`` says how it ended, written once. The lease repeats what the others say, and stays: one damaged object costs nothing.
 """
 
 from __future__ import annotations
-
-import contextlib
 
 import msgspec
 
@@ -29,10 +27,12 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The object ``leases/EPOCH``. That it changes is all that others read from it."""
+    """The object ``leases/EPOCH``. Others watch whether it changes, and fall back on it when another object is damaged."""
 
     counter: int
     at_ns: int
+    begun: Begun
+    end: LifeEnd | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -61,10 +61,10 @@ def without_end(repository: Repository, workload: str) -> list[Seen]:
     for epoch in epochs(repository, workload):
         if end_if_readable(repository, workload, epoch) is not None:
             continue
-        begun = None
-        with contextlib.suppress(errors.StoreCorrupt, errors.ObjectMissing):
-            begun = documents.read(repository, layout.life_key(workload, epoch), Begun)
-        found.append(Seen(epoch, begun))
+        try:
+            found.append(Seen(epoch, read_begun(repository, workload, epoch)))
+        except (errors.StoreCorrupt, errors.ObjectMissing):
+            found.append(Seen(epoch, None))
     return found
 
 
@@ -100,12 +100,29 @@ def epochs(repository: Repository, workload: str) -> list[int]:
     return sorted(epoch for epoch in found if epoch)
 
 
+def read_begun(repository: Repository, workload: str, epoch: int) -> Begun:
+    """Return how a life began. Raises `errors.StoreCorrupt` when neither its own record nor its lease can be read."""
+    try:
+        return documents.read(repository, layout.life_key(workload, epoch), Begun)
+    except errors.StoreCorrupt:
+        kept = lease(repository, workload, epoch)
+        if kept is None:
+            raise
+        return kept.begun
+
+
 def read_end(repository: Repository, workload: str, epoch: int) -> Ended | None:
-    """Return how a life ended; None: it has no end. Raises `errors.StoreCorrupt`."""
+    """Return how a life ended; None: it has no end. Raises `errors.StoreCorrupt` when neither the end nor the lease can be read."""
     try:
         return documents.read(repository, layout.end_key(workload, epoch), Ended)
     except errors.ObjectMissing:
         return None
+    except errors.StoreCorrupt:
+        kept = lease(repository, workload, epoch)
+        if kept is None:
+            raise
+        # Whoever ends a life in another's place does not write its lease: then it was given up.
+        return Ended(kept.end or LifeEnd(at_ns=kept.at_ns, completed=False, status=None, reason="given up"))
 
 
 def end_if_readable(repository: Repository, workload: str, epoch: int) -> Ended | None:
@@ -116,11 +133,14 @@ def end_if_readable(repository: Repository, workload: str, epoch: int) -> Ended 
         return None
 
 
-def write_end(repository: Repository, workload: str, epoch: int, ended: Ended) -> None:
-    """Record how a life ended, unless that is recorded already."""
+def write_end(repository: Repository, workload: str, epoch: int, ended: Ended) -> bool:
+    """Record how a life ended; return False when that is recorded already."""
     # The first end that was written counts: whoever writes another one knows less.
-    with contextlib.suppress(errors.ObjectExists):
+    try:
         documents.write(repository, layout.end_key(workload, epoch), ended, replace=False)
+    except errors.ObjectExists:
+        return False
+    return True
 
 
 def write_lease(repository: Repository, workload: str, epoch: int, lease: Lease) -> None:

@@ -71,7 +71,7 @@ class HeldLife:
         """
         workload, epoch = self.life.workload, self.life.epoch
         since_s = self._surroundings.now_s()
-        lease = Lease(self._lease.counter + 1, self._surroundings.wall_ns())
+        lease = Lease(self._lease.counter + 1, self._surroundings.wall_ns(), self._begun)
         try:
             life_records.write_lease(self._repository, workload, epoch, lease)
             newer = life_records.newer(self._repository, workload, epoch)
@@ -91,7 +91,12 @@ class HeldLife:
 
     def end(self, end: LifeEnd) -> None:
         """Record how the life ended. Nothing happens when an end was recorded already, by whoever took over."""
-        life_records.write_end(self._repository, self.life.workload, self.life.epoch, Ended(end))
+        workload, epoch = self.life.workload, self.life.epoch
+        if life_records.write_end(self._repository, workload, epoch, Ended(end)):
+            lease = Lease(self._lease.counter + 1, self._surroundings.wall_ns(), self._begun, end)
+            # A second copy; the end stands without it.
+            with contextlib.suppress(errors.StoreUnavailable):
+                life_records.write_lease(self._repository, workload, epoch, lease)
 
 
 def begin(
@@ -122,7 +127,7 @@ def begin(
     except errors.ObjectExists:
         raise errors.WorkloadBusy(f"{workload} is being started by another process", hint=f"see perdure ps {workload}") from None
     since_s = surroundings.now_s()
-    lease = Lease(0, surroundings.wall_ns())
+    lease = Lease(0, surroundings.wall_ns(), begun)
     life_records.write_lease(repository, workload, epoch, lease)
     if life_records.newer(repository, workload, epoch) is not None:
         raise errors.WorkloadBusy(f"{workload} was started by another process meanwhile", hint=f"see perdure ps {workload}")
@@ -165,22 +170,17 @@ def record_past(repository: Repository, checkpoint: CheckpointId, *, started_ns:
     """Record the life that made `checkpoint` in another store, as ended: the next epoch is then above it. One that is there stays."""
     owner = surroundings.owner("import")
     life = msgspec.structs.replace(_life(checkpoint.workload, checkpoint.epoch, None, owner, surroundings), started_ns=started_ns)
+    begun = Begun(life, owner, TTL_S)
     # The end first: at no moment is there a life that others would wait for.
-    life_records.write_end(repository, checkpoint.workload, checkpoint.epoch, Ended(end))
+    if life_records.write_end(repository, checkpoint.workload, checkpoint.epoch, Ended(end)):
+        life_records.write_lease(repository, checkpoint.workload, checkpoint.epoch, Lease(0, end.at_ns, begun, end))
     with contextlib.suppress(errors.ObjectExists):
-        documents.write(repository, layout.life_key(checkpoint.workload, checkpoint.epoch), Begun(life, owner, TTL_S), replace=False)
-
-
-def ended_with_lease(repository: Repository, workload: str) -> tuple[int, ...]:
-    """Return the epochs of lives that have an end and still a lease, from keys alone. Such a lease says nothing any more."""
-    ended = {layout.epoch_of(info.key) for info in repository.backend.list(layout.ends(workload))}
-    leased = (layout.epoch_of(info.key) for info in repository.backend.list(layout.leases(workload)))
-    return tuple(epoch for epoch in leased if epoch and epoch in ended)
+        documents.write(repository, layout.life_key(checkpoint.workload, checkpoint.epoch), begun, replace=False)
 
 
 def _whole(repository: Repository, workload: str, epoch: int) -> Life | None:
     """Return the life with its end; None for one that was withdrawn."""
-    life = documents.read(repository, layout.life_key(workload, epoch), Begun).life
+    life = life_records.read_begun(repository, workload, epoch).life
     ended = life_records.read_end(repository, workload, epoch)
     if ended is None:
         return life

@@ -182,9 +182,12 @@ def _has_moved_on(repository: Repository, key: str, error: _Fault) -> bool:
 _MEANING: Mapping[Kind, tuple[str, str]] = {
     Kind.CONFIG: ("the store cannot be opened by it", "bring it back from a copy of the store"),
     Kind.PIN: ("the checkpoint stays pinned all the same", "pin it again: perdure store pin"),
-    Kind.LIFE: ("who ran that life is not known; nothing is lost", "nothing needs to be done: the next start waits longer, once"),
-    Kind.LEASE: ("nothing is lost", "nothing needs to be done: it is written anew, or deleted by perdure store gc"),
-    Kind.END: ("whether that life completed is not known; nothing is lost", "to start over: perdure run --fresh"),
+    Kind.LIFE: ("nothing is lost while its lease can be read, which says the same", "nothing needs to be done"),
+    Kind.LEASE: ("nothing is lost", "nothing needs to be done: a life that goes on writes it anew"),
+    Kind.END: (
+        "nothing is lost while its lease can be read, which says the same",
+        "nothing needs to be done; should both be damaged: perdure run --fresh, or perdure restore --from",
+    ),
     Kind.LOCK: ("nothing is lost", "nothing needs to be done: it is removed after a minute of silence"),
 }
 
