@@ -246,6 +246,7 @@ APT::Get::AllowUnauthenticated "false";
 Acquire::AllowInsecureRepositories "false";
 Acquire::AllowWeakRepositories "false";
 Acquire::Languages "none";
+Acquire::Retries "1";
 Debug::NoLocking "true";
 """
 

@@ -88,8 +88,11 @@ def bring(root: Path, *, environ: Mapping[str, str], now_ns: int, mirror: str | 
 
     `mirror` is the address of a Debian archive; None: the system's own. `say` is told, in words, what is going on.
 
-    Raises `errors.EnvironmentUnfit` when the packages cannot be had or verified, `errors.OutputError` when `root` cannot be written.
+    Raises `errors.UsageError` for a bad `mirror`, `errors.EnvironmentUnfit` when the packages cannot be had or verified,
+    `errors.OutputError` when `root` cannot be written.
     """
+    if mirror is not None and not re.fullmatch(r"[a-z][a-z0-9+]*:[^\s\[\]\"]+", mirror):
+        raise errors.UsageError(f"{mirror!r} is not the address of a mirror", hint="such as http://HOST/debian")
     apt.require_apt()
     # apt downloads as _apt when this is root, so the folder can be entered by others; nothing in it is private.
     with tempfile.TemporaryDirectory(prefix="perdure-criu-") as scratch:

@@ -19,6 +19,7 @@ from typing import Literal
 
 import msgspec
 
+from perdure import errors
 from perdure.base import privileges
 from perdure.checkpoint.criu import run
 from perdure.checkpoint.criu.log import Explanation
@@ -32,7 +33,7 @@ _TIMER = "timer"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What the probe found. `step` is where it failed (``privileges start version dump run-on restore socket timer``) or ``done``."""
+    """What the probe found. `step` is where it failed (``privileges version start dump run-on restore socket timer``) or ``done``."""
 
     passed: bool
     version: str
@@ -174,7 +175,10 @@ class _Trial:
             _end(launcher)
         self._clear()
         # As before every restore: CRIU saves a timer whose expiry is pending as one that never fires again.
-        timers.cure_timerfds(self._images)
+        try:
+            timers.cure_timerfds(self._images)
+        except errors.InputError as error:
+            raise _Failed("dump", _explain("criu-images-unusable", str(error), "use another CRIU")) from error
         pid_file = self._folder / "pid"
         try:
             self._call("restore", run.Action.RESTORE, "--restore-detached", "--restore-sibling", "--pidfile", str(pid_file))

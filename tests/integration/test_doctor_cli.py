@@ -1,0 +1,69 @@
+"""`perdure doctor` as a command: what it prints, and what it ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from perdure.base import privileges
+
+
+@pytest.mark.criu
+def test_a_fit_machine_is_told_which_criu_it_has(perdure):
+    done = perdure("doctor", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert told["problems"] == 0
+    assert told["criu"]["version"]
+    assert told["init"]["kind"] in ("tini", "catatonit", "dumb-init")
+    codes = {finding["code"] for finding in told["findings"]}
+    assert {"criu-used", "host-init", "host-kernel", "memory-available", "host-state"} <= codes
+    lines = perdure("doctor").stdout.splitlines()
+    assert [line for line in lines if line.startswith("info  criu-used  criu: ")]
+
+
+def test_a_criu_that_is_not_there_is_a_problem_with_its_remedy(perdure):
+    done = perdure("doctor", "--json", env={"PERDURE_CRIU": "/nonexistent/criu"})
+    told = json.loads(done.stdout)
+    assert done.returncode == 4
+    found = [finding for finding in told["findings"] if finding["code"] == "host-criu"]
+    assert [finding["severity"] for finding in found] == ["problem"]
+    assert "$PERDURE_CRIU" in found[0]["message"]
+    assert "--bring-criu" in found[0]["remedy"]
+    assert told["criu"] is None
+
+
+def test_a_state_folder_that_cannot_be_written_is_a_problem(perdure):
+    # Not even root can make a folder there.
+    done = perdure("doctor", "--json", env={"PERDURE_STATE": "/proc/self/nothing"})
+    assert done.returncode == 4
+    assert "host-state-unwritable" in {finding["code"] for finding in json.loads(done.stdout)["findings"]}
+
+
+@pytest.mark.skipif(not privileges.is_root(), reason="needs root, to become somebody else")
+def test_without_root_it_says_what_to_type(perdure):
+    readable = Path(os.path.realpath(os.sys.executable))
+    if any(not folder.stat().st_mode & 0o001 for folder in readable.parents):
+        pytest.skip(f"another user cannot start this Python: {readable}")
+    done = perdure("doctor", "--json", user=65534, group=65534, extra_groups=[])
+    told = json.loads(done.stdout)
+    assert done.returncode == 4
+    found = [finding for finding in told["findings"] if finding["code"] == "host-privileges"]
+    assert "sudo perdure" in found[0]["remedy"]
+
+
+def test_options_of_bringing_belong_to_bringing(perdure, tmp_path):
+    done = perdure("doctor", "--prefix", tmp_path / "criu")
+    assert done.returncode == 2
+    assert "--bring-criu" in done.stderr
+
+
+@pytest.mark.criu
+def test_where_one_works_nothing_is_brought(perdure, tmp_path):
+    done = perdure("doctor", "--bring-criu", "--prefix", tmp_path / "criu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "works" in done.stderr
+    assert not (tmp_path / "criu").exists()
