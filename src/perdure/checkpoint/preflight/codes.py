@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from perdure.base import text
 from perdure.model.finding import Finding, Severity
 
 _P, _W, _I = Severity.PROBLEM, Severity.WARNING, Severity.INFO
@@ -521,11 +522,16 @@ def finding(
     return Finding(
         code=name,
         severity=code.severity,
-        subject=subject,
-        message=message,
-        remedy=remedy or code.remedy or None,
+        subject=_as_text(subject),
+        message=_as_text(message),
+        remedy=_as_text(remedy or code.remedy) or None,
         pid=pid,
         fd=fd,
-        path=path,
-        flag=flag,
+        path=None if path is None else text.storable(path),
+        flag=None if flag is None else _as_text(flag),
     )
+
+
+def _as_text(name: str) -> str:
+    """Make bytes of a name that are no text visible as ``\\xff``: a finding has to be JSON."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from perdure import errors
 from perdure._version import __version__
+from perdure.base import text
 from perdure.base.proc import descriptors, machine, mappings, mounts, process
 from perdure.model.checkpoint import HostFact
 
@@ -46,5 +47,5 @@ def used_mounts(pids: Iterable[int]) -> tuple[tuple[str, str], ...]:
             paths = {mapping.path for mapping in mappings.of(pid) if mapping.is_file and not mapping.deleted}
             paths.add(process.working_directory(pid)[0])
             on += [mounts.covering(path, seen) for path in paths if path.startswith("/")]
-            found.update((mount.point, mount.kind) for mount in on if mount is not None)
+            found.update((text.storable(mount.point), mount.kind) for mount in on if mount is not None)
     return tuple(sorted(found))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from perdure import errors
+from perdure.base import text
 from perdure.base.proc import descriptors, mappings, mounts, process
 from perdure.checkpoint.preflight import buildid
 from perdure.model.checkpoint import MappedFile
@@ -35,7 +36,7 @@ def record(pids: Iterable[int]) -> tuple[MappedFile, ...]:
             for path, there, source in [*_mapped(pid), *_opened(pid, virtual, written)]:
                 if path not in found:
                     found[path] = MappedFile(
-                        path=path,
+                        path=text.storable(path),
                         size_bytes=there.st_size,
                         mtime_ns=there.st_mtime_ns,
                         build_id=buildid.of_path(source) if source else None,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from perdure.base import units
+from perdure.base import text, units
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
@@ -127,30 +127,28 @@ def _files(manifest: Manifest) -> Iterator[Finding]:
 
 def judge(file: MappedFile, look: Callable[[str], os.stat_result], build_id: Callable[[str], str | None]) -> Iterator[Finding]:
     """Yield what is wrong with `file` here. `look` is stat(2), `build_id` reads the build id of a path."""
+    path = text.original(file.path)
     try:
-        there = look(file.path)
+        there = look(path)
     except OSError as error:
-        yield finding("restore-file-missing", file.path, f"{error.strerror}; it had {file.size_bytes} bytes", path=file.path)
+        yield finding("restore-file-missing", path, f"{error.strerror}; it had {file.size_bytes} bytes", path=path)
         return
     if there.st_size != file.size_bytes:
-        yield finding(
-            "restore-file-changed", file.path, f"had {file.size_bytes} bytes, has {there.st_size}", path=file.path, flag=file.build_id
-        )
+        yield finding("restore-file-changed", path, f"had {file.size_bytes} bytes, has {there.st_size}", path=path, flag=file.build_id)
     elif file.build_id is not None:
-        found = build_id(file.path)
+        found = build_id(path)
         if found != file.build_id:
-            yield finding(
-                "restore-file-changed", file.path, f"had build id {file.build_id}, has {found or 'none'}", path=file.path, flag=found
-            )
+            yield finding("restore-file-changed", path, f"had build id {file.build_id}, has {found or 'none'}", path=path, flag=found)
     elif there.st_mtime_ns != file.mtime_ns:
-        yield finding("restore-file-touched", file.path, f"was changed since, and still has {file.size_bytes} bytes", path=file.path)
+        yield finding("restore-file-touched", path, f"was changed since, and still has {file.size_bytes} bytes", path=path)
 
 
 def _folders(manifest: Manifest) -> Iterator[Finding]:
-    wanted = {manifest.working_directory: "the workload works in it"}
+    wanted = {text.original(manifest.working_directory): "the workload works in it"}
     for output in manifest.outputs:
         if output.stored_as is None:  # what is stored is put back with its folder
-            wanted.setdefault(os.path.dirname(output.path), f"{os.path.basename(output.path)} is written in it")
+            folder, name = os.path.split(text.original(output.path))
+            wanted.setdefault(folder, f"{name} is written in it")
     for path, why in sorted(wanted.items()):
         if path and not os.path.isdir(path):
             yield finding("restore-folder-missing", path, f"is no folder here, and {why}", path=path)
@@ -158,20 +156,22 @@ def _folders(manifest: Manifest) -> Iterator[Finding]:
 
 def _outputs(manifest: Manifest) -> Iterator[Finding]:
     for output in manifest.outputs:
-        if output.stored_as is not None or not os.path.isdir(os.path.dirname(output.path)):
+        path = text.original(output.path)
+        if output.stored_as is not None or not os.path.isdir(os.path.dirname(path)):
             continue
         try:
-            there = os.stat(output.path)
+            there = os.stat(path)
         except OSError as error:
-            yield finding("restore-output-missing", output.path, f"{error.strerror}; it had {output.size_bytes} bytes", path=output.path)
+            yield finding("restore-output-missing", path, f"{error.strerror}; it had {output.size_bytes} bytes", path=path)
             continue
         if there.st_size < output.size_bytes:
-            yield finding("restore-output-changed", output.path, f"had {output.size_bytes} bytes, has {there.st_size}", path=output.path)
+            yield finding("restore-output-changed", path, f"had {output.size_bytes} bytes, has {there.st_size}", path=path)
 
 
 def _mounts(manifest: Manifest) -> Iterator[Finding]:
     here = {mount.point: mount.kind for mount in mounts.of(os.getpid())}
-    for point, kind in manifest.host.mounts:
+    for stored, kind in manifest.host.mounts:
+        point = text.original(stored)
         if kind in VIRTUAL_KINDS:
             continue
         if point not in here:

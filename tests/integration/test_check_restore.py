@@ -1,0 +1,162 @@
+"""What is recorded of real processes, and what is found when a checkpoint of them is to be restored here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perdure.base.proc import machine, mounts
+from perdure.checkpoint.preflight import connections, host, mapped, restore
+from perdure.checkpoint.preflight.restore import RestorePlan
+from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, ProcessFact, Trigger
+from perdure.model.finding import Severity
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A process that listens, has a connection to itself and one to us, reads one file, writes another and maps a third."""
+    for name in ("read", "mapped"):
+        (tmp_path / name).write_text(name)
+    code = """
+import mmap, os, socket, sys
+os.chdir(sys.argv[1])
+read, written = open("read"), open("written", "w")
+mapped = mmap.mmap(os.open("mapped", os.O_RDONLY), 0, prot=mmap.PROT_READ)
+listener = socket.create_server(("127.0.0.1", 0))
+pair = socket.create_connection(listener.getsockname()), listener.accept()[0]
+outside = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+print(listener.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        arguments = [sys.executable, "-I", "-S", "-c", code, str(tmp_path), str(server.getsockname()[1])]
+        with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running, server.accept()[0]:
+            yield running, int(running.stdout.readline()), server.getsockname()[1]
+            running.stdin.close()
+
+
+def described(pid: int, folder: Path, **other) -> Manifest:
+    """A manifest of one process."""
+    fact = ProcessFact(
+        pid=2, parent=1, host_pid=pid, command="python", executable=sys.executable, uid=0, gid=0, threads=1, resident_bytes=1 << 20
+    )
+    values = {
+        "host": host.facts("4.2.1", [pid]),
+        "processes": (fact,),
+        "mapped": mapped.record([pid]),
+        "connections": connections.record([pid]),
+        "sizes": (PartSize(Part.MEMORY, 1 << 20, 0, 0),),
+        **other,
+    }
+    return Manifest(
+        id=CheckpointId("a", 1, 1),
+        created_ns=time.time_ns(),
+        trigger=Trigger.REQUEST,
+        reason="asked",
+        command=("python",),
+        working_directory=str(folder),
+        streams=(),
+        **values,
+    )
+
+
+def problems(manifest: Manifest) -> list[tuple[str, str]]:
+    """Code and subject of each problem, but for what this machine lacks."""
+    return [
+        (finding.code, finding.subject)
+        for finding in restore.check(manifest, RestorePlan(is_staged=True))
+        if finding.severity is Severity.PROBLEM and not finding.code.startswith("host-")
+    ]
+
+
+def test_files_are_recorded_with_build_ids(program, tmp_path):
+    running, _, _ = program
+    found = {Path(file.path).name: file for file in mapped.record([running.pid])}
+    assert {"read", "mapped"} <= found.keys()
+    assert "written" not in found
+    assert found["read"].size_bytes == 4
+    libc = next(file for name, file in found.items() if name.startswith("libc.so"))
+    assert libc.build_id is not None
+    assert mapped.executables([running.pid]) == (os.path.realpath(sys.executable),)
+
+
+def test_connections_are_recorded(program):
+    running, listening, outside = program
+    found = connections.record([running.pid])
+    (listener,) = [one for one in found if one.state == "listen"]
+    assert listener.local == f"127.0.0.1:{listening}"
+    established = [one for one in found if one.state == "established"]
+    assert sorted(one.inside for one in established) == [False, True, True]
+    assert [one.remote for one in established if not one.inside] == [f"127.0.0.1:{outside}"]
+
+
+def test_the_host_is_recorded(program, tmp_path):
+    facts = host.facts("4.2.1", [program[0].pid])
+    assert facts.boot_id == machine.boot_id()
+    assert facts.pid_max == machine.pid_max()
+    there = mounts.covering(str(tmp_path), mounts.of(os.getpid()))
+    assert (there.point, there.kind) in facts.mounts
+
+
+def test_what_still_runs_holds_its_port_and_nothing_else_is_wrong(program, tmp_path):
+    running, listening, _ = program
+    manifest = described(running.pid, tmp_path)
+    (finding,) = [one for one in restore.check(manifest, RestorePlan(is_staged=True)) if one.code == "restore-port-taken"]
+    assert (finding.pid, finding.flag) == (running.pid, str(listening))
+    assert problems(manifest) == [("restore-port-taken", f"tcp 127.0.0.1:{listening}")]
+    assert "restore-connection" in [one.code for one in restore.check(manifest, RestorePlan(is_staged=True))]
+    running.stdin.close()
+    running.wait()
+    assert problems(manifest) == []
+
+
+def test_files_that_changed_or_went_are_named(program, tmp_path):
+    running, _, _ = program
+    manifest = described(running.pid, tmp_path, connections=())
+    (tmp_path / "read").write_text("longer")
+    (tmp_path / "mapped").unlink()
+    assert problems(manifest) == [
+        ("restore-file-missing", str(tmp_path / "mapped")),
+        ("restore-file-changed", str(tmp_path / "read")),
+    ]
+
+
+def test_another_build_of_the_same_size_is_named(tmp_path):
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("no C compiler")
+    for number in (1, 2):
+        source = f"#include <unistd.h>\nint main(void) {{ pause(); return {number}; }}\n"
+        subprocess.run([cc, "-x", "c", "-", "-Wl,--build-id", "-o", tmp_path / f"build{number}"], input=source, text=True, check=True)
+    target = tmp_path / "program"
+    shutil.copy(tmp_path / "build1", target)
+    with subprocess.Popen([target]) as running:
+        try:
+            while running.pid and "program" not in os.readlink(f"/proc/{running.pid}/exe"):
+                os.sched_yield()
+            manifest = described(running.pid, tmp_path)
+        finally:
+            running.kill()
+    assert problems(manifest) == []
+    target.unlink()
+    shutil.copy(tmp_path / "build2", target)
+    assert target.stat().st_size == (tmp_path / "build1").stat().st_size
+    assert problems(manifest) == [("restore-file-changed", str(target))]
+
+
+def test_what_this_machine_is_short_of_is_named(program, tmp_path):
+    running, _, _ = program
+    huge = PartSize(Part.MEMORY, 1 << 60, 0, 0)
+    manifest = described(running.pid, tmp_path / "none", connections=(), sizes=(huge,))
+    many = msgspec.structs.replace(manifest.processes[0], pid=1 << 30, uid=3_999_999_999)
+    manifest = msgspec.structs.replace(manifest, processes=(many,))
+    found = [one.code for one in restore.check(manifest, RestorePlan())]
+    assert {"restore-memory", "restore-disk", "restore-pid", "restore-user-missing", "restore-folder-missing", "host-criu"} <= set(found)
