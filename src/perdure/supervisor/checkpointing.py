@@ -67,7 +67,7 @@ class Checkpointing:
         self._cancelled = ""
         self._began_s = now_s()
         checkpoint = CheckpointId(self._life.name, self._life.epoch, self._sequence)
-        self._operation = self._life.database.begin(
+        self._operation = self._life.begin(
             Operation(
                 number=0,
                 workload=self._life.name,
@@ -100,7 +100,7 @@ class Checkpointing:
     def _note(self, phase: str, staging: str | None) -> None:
         if self._operation is not None and staging is not None:
             self._operation = msgspec.structs.replace(self._operation, staging=staging)
-            self._life.database.amend(self._operation)
+            self._life.amend(self._operation)
         self._enter(phase)
 
     def _enter(self, phase: str) -> None:
@@ -152,7 +152,7 @@ class Checkpointing:
         if operation is not None:
             if operation.staging is not None:
                 shutil.rmtree(operation.staging, ignore_errors=True)
-            self._life.database.end(operation)
+            self._life.end(operation)
         if committed is not None:
             self._ended(due, Done(due, committed.manifest, now_s() - self._began_s, saving.checkpoints if saving else None, error))
         else:

@@ -56,8 +56,8 @@ def of(status: int | None, *, stopping: str, has_checkpoint: bool) -> Outcome:
     return Outcome(code, State.FAILED, f"it ended with {status}", status)
 
 
-def record(life: Life, outcome: Outcome, voice: Voice) -> None:
-    """Write down how the life ended: in the file of state, and in the store, as far as that answers."""
+def record(life: Life, outcome: Outcome, voice: Voice, *, in_store: bool) -> None:
+    """Write down how the life ended: in the file of state and, with `in_store`, in the store, as far as they take it."""
     now_ns = time.time_ns()
     completed = outcome.state in ENDED
     life.remember(
@@ -70,6 +70,8 @@ def record(life: Life, outcome: Outcome, voice: Voice) -> None:
         reason=outcome.reason,
         changed_ns=now_ns,
     )
+    if not in_store:
+        return
     try:
         life.held.end(LifeEnd(now_ns, completed, outcome.workload_status, outcome.reason))
     except errors.StoreError as error:

@@ -199,7 +199,14 @@ class Keeper:
         self._tell(Event("failed", self._life.name, time.time_ns(), text=str(error)))
         for client in self._clients:
             client.refuse(error)
-        if self._outcome is not None or self._stopping:
+        if isinstance(error, errors.WorkloadLost):
+            # What is left of it cannot be trusted, however it ended or goes on.
+            self._stopping = str(error)
+            self._planned = Outcome(ending.TRY_AGAIN, State.LOST, str(error))
+            if self._outcome is not None:
+                self._outcome = self._planned
+            self._kill()
+        if self._outcome is not None or self._stopping or isinstance(error, errors.ProcessGone):
             return
         if due.stop and due.trigger is not Trigger.END:
             if any(client for client in self._clients) and self._grace is None:
@@ -263,9 +270,11 @@ class Keeper:
         while (self._checkpoints.phase is not None or self._lease.is_busy) and now_s() < end_s:
             self._reactor.turn()
         outcome = self._outcome
-        if outcome is None or self._error is not None:
+        if outcome is None:
             return
-        ending.record(self._life, outcome, self._voice)
+        if self._error is not None:
+            outcome = Outcome(self._error.exit_status, State.LOST, str(self._error))
+        ending.record(self._life, outcome, self._voice, in_store=self._error is None)
         self._tell(Event("ended", self._life.name, time.time_ns(), text=outcome.reason))
         for client in (*self._clients, *self._next_clients):
             client.tell(msgspec.structs.replace(self._answer(), pid=None))

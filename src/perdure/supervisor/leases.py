@@ -71,7 +71,9 @@ class Lease:
                 if self._judge(problem):
                     self._again(pause_s / _FASTER)
             case _:
-                raise problem
+                # Whatever the fault is, a workload that runs is worth more than ending it here.
+                self._judge(errors.StoreError(f"{type(problem).__name__}: {problem}"))
+                self._again(pause_s / _FASTER)
 
     def _judge(self, error: errors.PerdureError) -> bool:
         """Return whether the life may go on after a renewal that raised `error`."""

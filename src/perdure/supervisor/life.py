@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import msgspec
 
+from perdure import errors
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Stream
@@ -13,8 +15,9 @@ from perdure.store.lives import HeldLife
 from perdure.store.repository import Repository
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.place import Place
-from perdure.supervisor.record import Options, Workload
+from perdure.supervisor.record import Operation, Options, Workload
 from perdure.supervisor.state import Database
+from perdure.supervisor.voice import Voice
 
 
 @dataclasses.dataclass
@@ -32,7 +35,10 @@ class Life:
     criu: Criu
     staging: str | None
     """The setting: where images wait to be stored."""
+    voice: Voice
     own_namespace: bool = True
+
+    _said: bool = False
 
     @property
     def name(self) -> str:
@@ -52,4 +58,33 @@ class Life:
     def remember(self, **changes: object) -> None:
         """Change the workload's record, here and in the file of state."""
         self.record = msgspec.structs.replace(self.record, **changes)
-        self.database.put(self.record)
+        self._note(lambda: self.database.put(self.record))
+
+    def begin(self, operation: Operation) -> Operation:
+        """Note that `operation` begins; it is returned with its number."""
+        noted = [operation]
+
+        def write() -> None:
+            noted.append(self.database.begin(operation))
+
+        self._note(write)
+        return noted[-1]
+
+    def amend(self, operation: Operation) -> None:
+        """Note what has become known of `operation`."""
+        self._note(lambda: self.database.amend(operation))
+
+    def end(self, operation: Operation) -> None:
+        """Note that `operation` is over."""
+        self._note(lambda: self.database.end(operation))
+
+    def _note(self, write: Callable[[], None]) -> None:
+        """Write to the file of state as far as it takes it: a full disk must not end a workload that runs."""
+        try:
+            write()
+        except errors.OutputError as error:
+            if not self._said:
+                self.voice.say(f"{error}; the workload goes on")
+            self._said = True
+        else:
+            self._said = False

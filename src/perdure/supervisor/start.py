@@ -185,6 +185,7 @@ class _Beginning:
                     streams=(),
                     criu=criu,
                     staging=self._setup.staging,
+                    voice=self._voice,
                 )
                 self._run(life, streams, source, locate.find_init(places, beside=criu))
             except errors.PerdureError as error:

@@ -1,0 +1,258 @@
+"""The everyday commands on real workloads: checkpoint, restore, stop, rm, ps, logs, run -d."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from supervised import Site, lines, wait_for
+
+from perdure.supervisor import control, messages
+
+pytestmark = pytest.mark.criu
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def count(number: int, pause_s: float = 0.05, status: int = 0) -> list[str]:
+    return ["--", "python3", "count.py", str(number), str(pause_s), str(status)]
+
+
+def begun(site: Site, name: str = "a", least: int = 3) -> bool:
+    return len(site.log(name).splitlines()) >= least
+
+
+def detached(site: Site, *command: str, name: str = "a", every: str = "never") -> None:
+    done = site.run("run", "--name", name, "--every", every, "-d", *command)
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"{name} runs in the background".encode() in done.stderr
+
+
+def test_checkpoint_by_hand_says_what_it_cost_and_ps_tells_exactly_what_is_promised(site):
+    detached(site, *count(10_000))
+    wait_for(lambda: begun(site))
+    done = site.run("checkpoint", "a", "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    made = json.loads(done.stdout)
+    assert made["id"] == "a@1.1"
+    assert made["logical_bytes"] > made["new_bytes"] > 0
+    assert 0 < made["stopped_s"] < made["cost_s"]
+    phases = [json.loads(line)["phase"] for line in done.stderr.splitlines()]
+    assert [phase for phase in dict.fromkeys(phases) if phase in ("check", "freeze", "store", "commit", "committed")] == [
+        "check",
+        "freeze",
+        "store",
+        "commit",
+        "committed",
+    ]
+    found = site.ps("a")
+    assert list(found) == ["name", "state", "epoch", "pid", "checkpoints", "last_checkpoint"]
+    assert list(found["last_checkpoint"]) == ["id", "age_s", "logical_bytes", "stored_bytes", "new_bytes", "stopped_s"]
+    assert (found["name"], found["state"], found["epoch"], found["checkpoints"]) == ("a", "running", 1, 1)
+    assert os.path.exists(f"/proc/{found['pid']}")
+    text = site.run("ps")
+    assert text.stdout.split()[:4] == [b"name", b"state", b"epoch", b"pid"]
+    second = site.run("checkpoint", "a")
+    assert second.returncode == 0
+    assert second.stdout.startswith(b"a@1.2: ")
+
+
+def test_checkpoint_and_stop_then_restore(site):
+    detached(site, *count(100))
+    wait_for(lambda: begun(site, least=20))
+    done = site.run("checkpoint", "a", "--stop")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"stopped for good" in done.stdout
+    assert site.ps("a")["state"] == "stopped"
+    assert site.run("checkpoint", "a").returncode == 21
+    again = site.run("restore", "a")
+    assert again.returncode == 0, again.stderr.decode()
+    assert site.log("a") == lines(100)
+    assert site.ps("a")["state"] == "completed"
+    # One that was completed goes on only when it is asked for by its id.
+    refused = site.run("restore", "a")
+    assert refused.returncode == 21
+    third = site.run("restore", "a", "--from", "a@1.1")
+    assert third.returncode == 0, third.stderr.decode()
+    assert site.log("a") == lines(100)
+    assert site.ps("a")["epoch"] == 3
+
+
+def test_restore_from_an_older_one_leaves_the_newer_branch(site):
+    detached(site, *count(10_000))
+    wait_for(lambda: begun(site, least=5))
+    assert site.run("checkpoint", "a").returncode == 0
+    wait_for(lambda: begun(site, least=30))
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    back = site.run("restore", "a", "--from", "a@1.1", "-d")
+    assert back.returncode == 0, back.stderr.decode()
+    wait_for(lambda: begun(site, least=8))
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    assert site.log("a") == lines(len(site.log("a").splitlines()))
+    again = site.start("restore", "a")
+    wait_for(lambda: b"goes on from a@2.1" in _peek(again))
+
+
+def _peek(process: subprocess.Popen[bytes]) -> bytes:
+    os.set_blocking(process.stderr.fileno(), False)
+    process.seen = getattr(process, "seen", b"") + (process.stderr.read() or b"")
+    return process.seen
+
+
+def test_usr1_saves_and_goes_on(site):
+    process = site.start("run", "--name", "a", "--every", "never", *count(60))
+    wait_for(lambda: begun(site))
+    process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: site.manifests("a"))
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, lines(60))
+
+
+def test_stop_ends_it_and_the_next_run_goes_on(site):
+    detached(site, *count(150), every="1s")
+    wait_for(lambda: site.manifests("a"))
+    done = site.run("stop", "a")
+    assert done.returncode == 0
+    assert b"goes on from a@1." in done.stderr
+    assert site.ps("a")["state"] == "stopped"
+    assert site.run("stop", "a").returncode == 21
+    again = site.run("run", "--name", "a", "--every", "1s", *count(150))
+    assert again.returncode == 0, again.stderr.decode()
+    assert site.log("a") == lines(150)
+
+
+def test_stop_kills_one_that_does_not_listen(site):
+    (site.work / "deaf.sh").write_text("trap '' TERM; echo up; while :; do sleep 0.1; done")
+    detached(site, "--", "sh", "deaf.sh")
+    wait_for(lambda: begun(site, least=1))
+    assert site.run("stop", "a", "--grace", "300ms").returncode == 0
+    assert site.ps("a")["state"] == "stopped"
+
+
+def test_rm_forgets_and_refuses_while_it_runs(site):
+    detached(site, *count(10_000))
+    wait_for(lambda: begun(site))
+    assert site.run("checkpoint", "a").returncode == 0
+    assert site.run("rm", "a").returncode == 11
+    assert site.run("stop", "a").returncode == 0
+    assert site.run("rm", "a").returncode == 0
+    assert site.run("ps", "a").returncode == 21
+    assert len(site.manifests("a")) == 1
+    # The checkpoint stayed: a run of the same name goes on from it.
+    detached(site, *count(10_000))
+    assert site.ps("a")["epoch"] == 2
+    assert site.log("a").startswith(lines(3))
+    assert site.run("stop", "a").returncode == 0
+    assert site.run("rm", "a", "--checkpoints").returncode == 0
+    assert site.manifests("a") == []
+    assert list((site.state / "store" / "packs").rglob("*")) == [] or not any(
+        path.is_file() for path in (site.state / "store" / "packs").rglob("*")
+    )
+
+
+def test_logs_follow_until_the_end(site):
+    detached(site, *count(30))
+    followed = site.run("logs", "-f", "a")
+    assert (followed.returncode, followed.stdout) == (0, lines(30))
+    assert site.run("logs", "a", "--tail", "2").stdout == b"line 28\nline 29\n"
+    assert site.run("logs", "a", "--tail", "0").stdout == b""
+    assert site.run("logs", "nobody").returncode == 21
+
+
+def test_a_background_run_that_cannot_start_says_why(site):
+    done = site.run("run", "--name", "a", "-d", "--", "no-such-program")
+    assert done.returncode == 127
+    assert b"no-such-program" in done.stderr
+    assert site.run("run", "--name", "a", "--", "no-such-program").returncode == 127
+
+
+def test_keep_removes_what_is_older(site):
+    detached(site, *count(10_000))
+    wait_for(lambda: begun(site))
+    for _ in range(5):
+        assert site.run("checkpoint", "a").returncode == 0
+    wait_for(lambda: site.ps("a")["checkpoints"] == 3)
+    assert site.manifests("a") == ["00000001.00000003", "00000001.00000004", "00000001.00000005"]
+
+
+def test_several_askers_get_one_answer_each_and_strangers_to_the_protocol_none(site, monkeypatch):
+    detached(site, *count(10_000))
+    wait_for(lambda: begun(site))
+    askers = [site.start("checkpoint", "a") for _ in range(4)]
+    said = [process.communicate(timeout=60)[0] for process in askers]
+    assert all(process.returncode == 0 for process in askers)
+    assert all(one.startswith(b"a@1.") for one in said)
+    assert len(site.manifests("a")) <= 4
+    path = site.folder / "run" / "a" / "control.sock"
+    assert path.stat().st_mode & 0o777 == 0o600
+    monkeypatch.chdir(path.parent)
+    for junk in (b"hello\n", b"{}\n", b'{"type":"checkpoint","stop":3}\n', b"x" * 200_000, b""):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect("control.sock")
+            stranger.settimeout(20)
+            try:
+                stranger.sendall(junk)
+                stranger.shutdown(socket.SHUT_WR)
+                answer = stranger.recv(1 << 16)
+            except (BrokenPipeError, ConnectionResetError):
+                answer = b""
+            assert not answer or b'"refusal"' in answer
+    answer = control.ask(path, messages.Status(), on_event=lambda _event: None, patience_s=10.0)
+    assert (answer.state, answer.epoch, answer.phase) == ("running", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], b"no command"),
+        (["run", "--every", "0.1s", "--", "true"], b"shorter than a second"),
+        (["run", "--every", "10", "--", "true"], b"no unit"),
+        (["run", "--before-end", "5m", "--", "true"], b"nobody says when"),
+        (["run", "--keep", "0", "--", "true"], b"less than 1"),
+        (["run", "--name", "a b", "--", "true"], b"cannot be a workload's name"),
+        (["run", "--end-time", "soon", "--", "true"], b"cannot read 'soon'"),
+        (["restore", "a", "--from", "b@1.1"], b"no checkpoint of a"),
+        (["restore", "a", "--from", "b"], b"is not a checkpoint"),
+    ],
+)
+def test_wrong_requests_are_refused_in_one_line(site, arguments, said):
+    done = site.run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_before_the_end_of_the_time_it_saves_and_ends_with_75(site):
+    end = int(time.time()) + 6
+    done = site.run(
+        "run", "--name", "a", "--every", "never", "--before-end", "4s", *count(10_000), env={"SLURM_JOB_END_TIME": str(end)}, timeout_s=60
+    )
+    assert done.returncode == 75, done.stderr.decode()
+    assert site.manifests("a") == ["00000001.00000001"]
+    assert time.time() < end + 5
+
+
+def test_variables_from_a_file(site):
+    (site.work / "env").write_text('# comment\nA=1 = "x"\nHOME\nMISSING\n')
+    done = site.run("run", "--name", "a", "--env-file", "env", "--", "sh", "-c", 'echo "$A|$HOME|${MISSING-unset}|$PERDURE_WORKLOAD"')
+    assert done.stdout.decode().strip() == f'1 = "x"|{site.folder}|unset|a'
+
+
+def test_events_for_programs(site):
+    done = site.run("run", "--name", "a", "--every", "1s", "--json", "--events", "events", *count(50))
+    assert done.returncode == 0
+    phases = [json.loads(line)["phase"] for line in done.stderr.splitlines()]
+    assert phases[0] == "running"
+    assert phases[-1] == "ended"
+    assert "committed" in phases
+    assert [json.loads(line)["phase"] for line in (site.work / "events").read_bytes().splitlines()] == phases
