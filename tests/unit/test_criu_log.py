@@ -180,6 +180,13 @@ Error: Could not process rule: No such file or directory
         "process-uninterruptible",
         {"pid": 27509},
     ),
+    "out of time": (
+        """(02.040947) Error (criu/cr-dump.c:1655): Timeout reached. Try to interrupt: 0
+(02.108676) Error (criu/cr-dump.c:1975): Dumping FAILED.
+""",
+        "criu-timeout",
+        {},
+    ),
     "mount": (
         """(00.521969) Error (criu/files-reg.c:1790): Can't lookup mount=15 for fd=3 path=/secretmem (deleted)
 (00.521978) Error (criu/cr-dump.c:1545): Dump files (pid: 28158) failed with -1

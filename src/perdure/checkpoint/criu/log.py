@@ -72,8 +72,11 @@ def explain(text: str, *, action: str, returncode: int, timed_out: bool = False,
     for line in lines:
         for pattern in KNOWN:
             match = re.search(pattern.regex, line.said)
-            if match is not None and (not pattern.actions or action in pattern.actions):
-                return _describe(pattern, match, line, text)
+            if match is None or (pattern.actions and action not in pattern.actions):
+                continue
+            later = re.search(pattern.also, text[line.position :])
+            if later is not None:
+                return _describe(pattern, {**match.groupdict(), **later.groupdict()}, line, text)
     if timed_out:
         return Explanation(
             "criu-timeout",
@@ -104,11 +107,8 @@ class _Values(dict[str, str]):
         return "?"
 
 
-def _describe(pattern: Pattern, match: re.Match[str], line: _Line, text: str) -> Explanation:
-    found = {key: value for key, value in match.groupdict().items() if value is not None}
-    later = re.search(pattern.also, text[line.position :]) if pattern.also else None
-    if later is not None:
-        found |= {key: printable(value) for key, value in later.groupdict().items() if value is not None}
+def _describe(pattern: Pattern, groups: dict[str, str | None], line: _Line, text: str) -> Explanation:
+    found = {key: printable(value) for key, value in groups.items() if value is not None}
     path = found.get("path")
     if path is not None and not path.startswith("/"):
         path = found["path"] = f"/{path}"  # CRIU writes paths relative to the tree's root

@@ -12,7 +12,7 @@ class Pattern(msgspec.Struct, frozen=True):
     """One known message.
 
     `regex` is searched in an error line; its groups `pid fd path` become fields, and all groups can be used in `message` and `remedy`.
-    `also` is searched behind that line for groups that the line itself lacks. `actions` limits it to these; empty: any.
+    `also` must be found behind that line, and gives groups that the line itself lacks. `actions` limits it to these; empty: any.
     """
 
     regex: str
@@ -65,9 +65,15 @@ _CRIU_ITSELF = (
     Pattern(
         r"Timeout reached. Try to interrupt",
         "process-uninterruptible",
-        "{pid} (state {state}) did not stop within the time allowed, so nothing was saved",
+        "process {pid} (state {state}) did not stop within the time allowed, so nothing was saved",
         "a process in state D waits for a disk, a network file system or a frozen cgroup: mend that, or allow more time",
         also=r"Unseizable non-zombie (?P<pid>\d+) found, state (?P<state>\w)",
+    ),
+    Pattern(
+        r"Timeout reached. Try to interrupt",
+        "criu-timeout",
+        "not all processes could be stopped within the time allowed, so nothing was saved",
+        "try again, or allow more time",
     ),
     Pattern(r"No space left on device|Disk quota exceeded", "host-disk-full", "there is no room for the images", "free some space"),
     Pattern(r"Input/output error", "host-io", "reading or writing failed in the disk or its file system", "see dmesg"),
