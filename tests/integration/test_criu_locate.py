@@ -122,6 +122,21 @@ def test_a_program_that_others_can_change_is_not_started(where, tmp_path, mode):
     assert not ran.exists()
 
 
+@pytest.mark.criu
+def test_a_program_below_a_folder_that_others_can_change_is_not_started(where, tmp_path):
+    shared = tmp_path / "shared"
+    folder = shared / "mine"
+    folder.mkdir(parents=True)
+    stub = _stub(folder / "criu", "exit 1")
+    shared.chmod(0o777)
+    named = msgspec.structs.replace(where, named=str(stub))
+    with pytest.raises(errors.EnvironmentUnfit, match="changed by somebody else"):
+        locate.find(named)
+    shared.chmod(0o1777)  # sticky: nobody can replace another's folder
+    with pytest.raises(errors.EnvironmentUnfit, match="does not tell its version"):
+        locate.find(named)
+
+
 def test_an_init_is_static_or_not_taken(where, tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -136,7 +136,8 @@ def candidates(where: Places) -> list[Criu]:
 
 def examine(where: Places, criu: Criu, *, fresh: bool = False) -> Candidate:
     """Prove `criu`, or remember its proof (`fresh`: prove again). The candidate's CRIU carries its version and its preload."""
-    if not _is_trusted(Path(criu.program)):
+    started = [part for part in criu.argv if part.startswith("/")]
+    if not all(_is_trusted(Path(place)) for part in started for place in part.split(":")):
         return Candidate(criu, None, "it could be changed by somebody else")
     init = find_init(where, beside=criu)
     key = _key(criu)
@@ -188,16 +189,22 @@ def _is_static(path: Path) -> bool:
 
 
 def _is_trusted(path: Path) -> bool:
-    """Tell whether only root, this user, or the owner of this very installation could have put `path` there."""
-    owners = {0, os.geteuid(), os.stat(sys.prefix).st_uid}
-    for place in (path, path.parent):
-        try:
-            found = place.stat()
-        except OSError:
-            return False
-        if found.st_uid not in owners or (found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX):
-            return False
-    return True
+    """Tell whether only root, this user, or the owner of this very installation could have put `path`, or what leads to it, there."""
+    installation = Path(sys.prefix).resolve()
+    try:
+        found = path.resolve(strict=True)
+        owners = {0, os.geteuid(), installation.stat().st_uid}
+        # Whoever can change what leads to the installation can change this program, too.
+        above = [folder for folder in found.parents if folder != installation and folder not in installation.parents]
+        return all(_is_kept(place.stat(), owners) for place in (found, *above))
+    except (OSError, RuntimeError):
+        return False
+
+
+def _is_kept(found: os.stat_result, owners: set[int]) -> bool:
+    """Tell whether nobody but `owners` can change the file, or replace what is in the folder (a sticky one lets each replace only his)."""
+    shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid in owners and (not shared or (stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX)))
 
 
 def _reason(candidate: Candidate) -> str:
