@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -154,7 +155,7 @@ def test_connections_within_the_tree_live_on_and_those_with_others_are_closed(tm
 
     def echo() -> None:
         connection, _ = server.accept()
-        with connection:
+        with connection, contextlib.suppress(ConnectionResetError):
             while content := connection.recv(100):
                 connection.sendall(content)
 
@@ -224,8 +225,9 @@ def test_a_tree_that_dies_at_once_is_not_told_to_live(tmp_path: Path):
 def test_a_waiting_tree_counts_as_alive_and_its_probe_decides(tmp_path: Path):
     with Workload(tmp_path, "sleep", "1000") as workload:
         dumped = workload.cycle()
-        seen = alive.verify(workload.tree, dumped.processes, None)
-        assert (seen.progress, seen.missing) == ("waiting", ())
+        # Its first steps after the restore may be seen or not; from then on it waits.
+        assert alive.verify(workload.tree, dumped.processes, None).missing == ()
+        assert alive.verify(workload.tree, dumped.processes, None).progress == "waiting"
         environment = {"PATH": os.environ["PATH"]}
         probe = alive.Probe(argv=("sh", "-c", "echo fine"), environment=environment, working_directory="/")
         assert alive.verify(workload.tree, dumped.processes, probe).probe == "fine"

@@ -25,7 +25,7 @@ _MOMENT_S = 0.2
 """What dies of a faulty restore dies at its first steps."""
 
 _WAITING_S = 0.5
-"""A tree of which every thread waits this long without having run once has nothing to do."""
+"""A tree of which no thread wants to run, and none has run for so long, waits for something, or is held."""
 
 _MOST_S = 5.0
 """How long a task that wants to run may take to get a processor on a busy machine."""
@@ -80,6 +80,7 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -
         if not now:
             return seen("ended", None)
         moved |= moved_between(first, now)
+    _check_not_alone(now, expected)
     _check_none_held(now, expected)
     said = _run_probe(probe) if probe else None
     return seen("moved" if moved else "waiting", said)
@@ -88,8 +89,8 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -
 def _is_enough(passed_s: float, now: tuple[Process, ...], *, has_moved: bool) -> bool:
     if has_moved:
         return passed_s >= _MOMENT_S
-    waits = all(state in "SI" or process.is_dead for process in now for state in process.states.values())
-    return passed_s >= (_WAITING_S if waits else _MOST_S)
+    is_at_rest = all(state in "SITt" or process.is_dead for process in now for state in process.states.values())
+    return passed_s >= (_WAITING_S if is_at_rest else _MOST_S)
 
 
 def moved_between(first: tuple[Process, ...], now: tuple[Process, ...]) -> frozenset[int]:
@@ -128,12 +129,14 @@ def _signal_name(number: int) -> str:
 
 def _missing(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> tuple[ProcessFact, ...]:
     there = {process.inner_pid for process in found}
-    missing = tuple(fact for fact in expected if fact.pid not in there)
-    # One or the other may end by itself as soon as it runs; that all are gone while their init lives cannot be.
-    if missing and len(missing) == len(expected) - 1:
-        names = ", ".join(f"{fact.command} ({fact.pid})" for fact in missing)
+    return tuple(fact for fact in expected if fact.pid not in there)
+
+
+def _check_not_alone(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> None:
+    """One process or the other may end by itself as soon as it runs; that all are gone while their init lives on cannot be."""
+    if len(found) == 1 < len(expected):
+        names = ", ".join(f"{fact.command} ({fact.pid})" for fact in expected[1:])
         raise errors.RestoreFailed(f"the workload's processes are gone a moment after the restore: {names}", hint="try an older checkpoint")
-    return missing
 
 
 def _check_none_held(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import units
-from perdure.base.proc import machine, mappings, mounts, process
+from perdure.base.proc import descriptors, machine, mappings, mounts, process
 from perdure.checkpoint import tree
 from perdure.checkpoint.tree import Tree
 
@@ -47,15 +47,19 @@ class Place(msgspec.Struct, frozen=True):
 def expected_bytes(root: Tree) -> int:
     """Return about how many bytes the images of `root` will hold: what it has in memory or swapped out, and not in files.
 
-    Anonymous memory counts once for each process, as CRIU writes it, also where parent and child still share it; shared memory counts
-    once for all. Reading it does not stop the tree. Raises `errors.ProcessGone`.
+    Anonymous memory counts once for each process, as CRIU writes it, also where parent and child still share it; shared memory and open
+    files without a name count once for all. Reading it does not stop the tree. Raises `errors.ProcessGone`.
     """
     total = 0
+    nameless: dict[tuple[int, int], int] = {}
     for pid in tree.pids(root):
         with contextlib.suppress(errors.ProcessGone):
             usage = mappings.usage(pid)
             total += usage.anonymous_bytes + usage.shared_memory_bytes + usage.swapped_bytes
-    return total
+            for descriptor in descriptors.of(pid):
+                if descriptor.is_regular and descriptor.links == 0:
+                    nameless[descriptor.device, descriptor.inode] = descriptor.size_bytes
+    return total + sum(nameless.values())
 
 
 def choose(wanted_bytes: int, *, setting: str | None, disks: Iterable[Path]) -> Place:

@@ -1,0 +1,346 @@
+"""Dumps and restores that go wrong: the tree runs on as before, nothing is left standing still, nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from engine import Workload, working_criu
+
+from perdure import errors
+from perdure.base.proc import process
+from perdure.checkpoint import dump, launch, tree
+from perdure.checkpoint.criu import netlock
+
+pytestmark = pytest.mark.criu
+
+BEATS = """
+import os, sys, threading, time
+if os.fork() == 0:
+    while True:
+        time.sleep(0.001)
+threading.Thread(target=lambda: time.sleep(1000), daemon=True).start()
+memory = bytearray(os.urandom(1 << 20) * 48)
+number = 0
+while True:
+    number += 1
+    memory[number * 4096 % len(memory)] = number % 256
+    print("beat", number, flush=True)
+    time.sleep(0.002)
+"""
+
+
+def assert_runs_on(workload: Workload) -> None:
+    """It writes more, and no task of it is stopped or traced."""
+    workload.drain()
+    last = int(re.findall(rb"beat (\d+)\b.*\n", workload.output)[-1])
+    workload.wait_for(f"beat {last + 20}\n")
+    assert [found.pid for found in tree.members(workload.tree) if found.is_stopped or found.tracer] == []
+
+
+@pytest.fixture(scope="module")
+def criu():
+    return working_criu()
+
+
+@pytest.fixture
+def beating(tmp_path: Path, criu):
+    with Workload.python(tmp_path, BEATS, criu=criu) as workload:
+        workload.wait_for("beat 5\n")
+        yield workload
+
+
+def test_what_goes_wrong_at_the_freeze_ends_the_dump_and_nothing_else(beating: Workload):
+    stood_still = []
+
+    def hook() -> None:
+        beating.drain()
+        first = len(beating.output)
+        states = {state for found in tree.members(beating.tree) for state in found.states.values()}
+        time.sleep(0.05)
+        beating.drain()
+        stood_still.append((len(beating.output) == first, states))
+        raise errors.OutputError("no room for the log")
+
+    with pytest.raises(errors.OutputError, match="no room for the log"):
+        beating.dump(hook)
+    assert stood_still == [(True, {"t"})]
+    assert_runs_on(beating)
+    beating.cycle()
+    assert_runs_on(beating)
+
+
+def test_a_dump_that_is_cancelled_lets_the_tree_run_on(beating: Workload):
+    staging = beating.folder / "cancelled"
+    staging.mkdir()
+
+    def hook() -> None:
+        beating.drain()
+        started[0].cancel()
+
+    started: list = []
+    with pytest.raises(errors.CheckpointFailed):
+        dump.dump(beating.tree, staging, dump.DumpOptions(expected_bytes=1 << 26), hook, beating.criu, begun=started.append)
+    assert_runs_on(beating)
+
+
+def test_a_full_disk_is_told_and_the_tree_runs_on(beating: Workload):
+    small = beating.folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "perdure-test", str(small)], check=True)
+    try:
+        log = beating.folder / "kept.log"
+        with pytest.raises(errors.CheckpointFailed, match="room") as caught:
+            dump.dump(beating.tree, small, dump.DumpOptions(expected_bytes=1 << 26, log_to=log), beating.drain, beating.criu)
+        assert str(log) in caught.value.hint
+        assert log.stat().st_mode & 0o777 == 0o600
+        assert_runs_on(beating)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_a_criu_that_is_killed_leaves_no_task_standing_still(tmp_path: Path, criu):
+    """At instants all over the dump. Where CRIU's own code stood in a task, the workload is told to be lost, and never in silence."""
+    outcomes = []
+    for round_ in range(12):
+        folder = tmp_path / str(round_)
+        folder.mkdir()
+        with Workload.python(folder, BEATS, criu=criu) as workload:
+            workload.wait_for("beat 5\n")
+            outcomes.append(_kill_criu_after(workload, round_ * 0.008))
+    assert outcomes.count("goes on") >= 6, outcomes
+
+
+def _kill_criu_after(workload: Workload, delay_s: float) -> str:
+    def begun(running) -> None:
+        threading.Timer(delay_s, _kill, [running.pid]).start()
+
+    staging = workload.folder / "killed"
+    staging.mkdir()
+    try:
+        dump.dump(workload.tree, staging, dump.DumpOptions(expected_bytes=1 << 26), workload.drain, workload.criu, begun=begun)
+    except errors.WorkloadLost:
+        return "lost"
+    except errors.CheckpointFailed:
+        assert_runs_on(workload)
+        workload.dump()
+        return "goes on"
+    assert_runs_on(workload)
+    return "done"
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def test_a_tree_left_stopped_stands_still_until_it_is_let_go(beating: Workload):
+    dumped = beating.dump(leave="stopped")
+    assert {state for found in tree.members(beating.tree) for state in found.states.values()} == {"T"}
+    beating.drain()
+    before = len(beating.output)
+    time.sleep(0.1)
+    beating.drain()
+    assert len(beating.output) == before
+    dump.let_go_on(beating.tree, dumped.run_id)
+    assert_runs_on(beating)
+    # A user's own stopped process stays so through it all.
+    child = next(found.pid for found in tree.members(beating.tree) if found.parent == beating_main(beating))
+    os.kill(child, signal.SIGSTOP)
+    dumped = beating.dump()
+    assert [fact.host_pid for fact in dumped.processes if fact.stopped] == [child]
+    assert tree.look(child).is_stopped
+    os.kill(child, signal.SIGCONT)
+    assert_runs_on(beating)
+
+
+def beating_main(workload: Workload) -> int:
+    return next(found.pid for found in tree.members(workload.tree) if found.parent == workload.tree.pid)
+
+
+def test_kept_connections_are_locked_while_stopped_and_go_on_afterwards(tmp_path: Path, criu):
+    server = socket.create_server(("127.0.0.1", 0))
+    script = """
+    import socket, sys, time
+    peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    number = 0
+    while True:
+        number += 1
+        peer.sendall(b"%08d" % number)
+        assert peer.recv(8, socket.MSG_WAITALL) == b"%08d" % number
+        print("beat", number, flush=True)
+        time.sleep(0.005)
+    """
+
+    def echo() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(ConnectionResetError):
+            while content := connection.recv(100):
+                connection.sendall(content)
+
+    threading.Thread(target=echo, daemon=True).start()
+    with server, Workload.python(tmp_path, script, str(server.getsockname()[1]), criu=criu) as workload:
+        workload.wait_for("beat 5\n")
+        dumped = workload.dump(leave="stopped", tcp="keep")
+        assert {state for found in tree.members(workload.tree) for state in found.states.values()} == {"T"}
+        dump.let_go_on(workload.tree, dumped.run_id)
+        assert_runs_on(workload)
+        assert not [name for name in netlock.tables() if dumped.run_id.startswith(name.removeprefix(netlock.NAME))]
+
+
+@pytest.mark.slow
+def test_a_large_deleted_file_is_saved_by_a_second_try(tmp_path: Path, criu):
+    script = """
+    import os, sys, time
+    ghost = open(sys.argv[1], "w+b")
+    os.unlink(sys.argv[1])
+    os.posix_fallocate(ghost.fileno(), 0, 1100 << 20)
+    ghost.seek(1 << 30)
+    ghost.write(b"still here")
+    ghost.flush()
+    number = 0
+    while True:
+        number += 1
+        ghost.seek(1 << 30)
+        print("beat", number, ghost.read(10).decode(), flush=True)
+        time.sleep(0.01)
+    """
+    with Workload.python(tmp_path, script, str(tmp_path / "ghost"), criu=criu) as workload:
+        workload.wait_for("beat 3 still here\n")
+        dumped = workload.dump()
+        assert dumped.second_try == "--ghost-limit=1024G"
+        workload.end()
+        workload.output = b""
+        workload.restore(dumped)
+        workload.wait_for("still here\n")
+
+
+def test_a_stale_link_of_a_killed_dump_is_swept_and_others_are_not(tmp_path: Path, criu):
+    script = """
+    import os, sys, time
+    file = open(sys.argv[1], "w+b")
+    file.write(b"content")
+    file.flush()
+    os.link(sys.argv[1], sys.argv[1] + ".other")
+    os.unlink(sys.argv[1])
+    number = 0
+    while True:
+        number += 1
+        print("beat", number, flush=True)
+        time.sleep(0.01)
+    """
+    with Workload.python(tmp_path, script, str(tmp_path / "file"), criu=criu) as workload:
+        workload.wait_for("beat 3\n")
+        # What CRIU leaves when it is killed: its next link would have the same name.
+        os.link(tmp_path / "file.other", tmp_path / "link_remap.1")
+        (tmp_path / "link_remap.2").write_text("a user's own")
+        workload.dump()
+        assert not (tmp_path / "link_remap.1").exists()
+        assert (tmp_path / "link_remap.2").read_text() == "a user's own"
+        assert (tmp_path / "file.other").read_text() == "content"
+
+
+def test_a_restore_that_fails_says_why_and_leaves_nothing(tmp_path: Path, criu):
+    script = """
+    import sys, time
+    file = open(sys.argv[1])
+    number = 0
+    while True:
+        number += 1
+        print("beat", number, flush=True)
+        time.sleep(0.01)
+    """
+    wanted = tmp_path / "wanted"
+    wanted.write_text("x")
+    with Workload.python(tmp_path, script, str(wanted), criu=criu) as workload:
+        workload.wait_for("beat 3\n")
+        dumped = workload.dump()
+        workload.end()
+        wanted.unlink()
+        before = set(process.children(os.getpid()))
+        with pytest.raises(errors.RestoreFailed, match="wanted") as caught:
+            workload.restore(dumped, log_to=tmp_path / "restore.log")
+        assert str(tmp_path / "restore.log") in caught.value.hint
+        assert set(process.children(os.getpid())) == before
+        wanted.write_text("x")
+        workload.restore(dumped)
+        workload.wait_for("beat 20\n")
+
+
+SUPERVISOR = """
+import os, sys, time
+sys.path[:0] = sys.argv[1].split(":")
+from pathlib import Path
+from engine import Workload
+workload = Workload(Path(sys.argv[2]), "bash", "-c", "sleep 1000 & setsid sleep 1000 & wait").__enter__()
+if sys.argv[3] == "restored":
+    time.sleep(0.2)
+    workload.cycle()
+print(workload.tree.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("life", ["launched", "restored"])
+def test_the_tree_ends_with_its_supervisor_in_every_life(tmp_path: Path, life: str):
+    path = f"{Path(__file__).parents[2] / 'src'}:{Path(__file__).parents[1]}"
+    supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISOR, path, str(tmp_path), life], stdout=subprocess.PIPE, text=True)
+    with supervisor:
+        try:
+            root = int(supervisor.stdout.readline())
+            found = tree.members(tree.Tree(root, tree.start_ticks_of(root)))
+            assert len(found) >= 2
+        finally:
+            supervisor.kill()
+    end = time.monotonic() + 10
+    while any(_lives(each) for each in found):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def _lives(one: tree.Process) -> bool:
+    try:
+        stat = process.stat(one.pid)
+    except errors.ProcessGone:
+        return False
+    return stat.start_ticks == one.start_ticks and not stat.is_dead
+
+
+def test_a_tree_that_has_ended_is_told_so(tmp_path: Path, criu):
+    with Workload(tmp_path, "true", criu=criu) as workload:
+        assert workload.status() == 0
+        with pytest.raises(errors.ProcessGone):
+            workload.dump()
+
+
+def test_nothing_of_ours_leaks_into_the_workload(tmp_path: Path, criu):
+    leak = os.open("/etc/passwd", os.O_RDONLY)
+    os.set_inheritable(leak, True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    script = """
+    import os, signal
+    print(sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1], os.getpid(), os.getsid(0), os.getppid())
+    print(sorted(os.environ), signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGPIPE).name, os.getcwd())
+    """
+    try:
+        with Workload.python(tmp_path, script, criu=criu) as workload:
+            assert workload.status() == 0
+            first, second = workload.lines()
+            numbers, pid = first.rsplit("] ", 1)[0] + "]", first.rsplit("] ", 1)[1].split()
+            assert numbers == "[0, 1, 2]"
+            assert pid == [str(launch.first_pid(tmp_path.name)), "1", "1"]
+            assert second == f"['HOME', 'LC_ALL', 'PATH'] set() SIG_IGN {tmp_path}"
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+        os.close(leak)
