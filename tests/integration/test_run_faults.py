@@ -1,0 +1,250 @@
+"""What goes wrong around a workload: killed supervisors, stores that are full, read-only or away, workloads that cannot be saved."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from supervised import Site, descendants, is_zombie, lines, wait_for
+
+pytestmark = pytest.mark.criu
+
+STATE = """
+import sys, time
+block = bytearray(16 << 20)
+for number in range(int(sys.argv[1])):
+    block[number * 4096 % len(block)] = number % 251
+    print("line", number, flush=True)
+    time.sleep(0.02)
+"""
+"""Like `COUNT`, with memory enough that a checkpoint takes a while."""
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path)
+    (made.work / "state.py").write_text(STATE)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of 3 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=0700", "tmpfs", str(path)], check=True)
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def staging() -> set[Path]:
+    return set(Path("/dev/shm").glob("perdure-*"))
+
+
+def frozen(pids: list[int]) -> list[int]:
+    """Those of `pids` that live and are stopped or traced."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+                found.append(pid)
+    return found
+
+
+def _said(site: Site) -> bytes:
+    with contextlib.suppress(FileNotFoundError):
+        return (site.work / "events").read_bytes()
+    return b""
+
+
+def test_the_supervisor_killed_at_random_instants(site):
+    _kill_rounds(site, rounds=12, seed=20261129)
+
+
+@pytest.mark.slow
+def test_the_supervisor_killed_at_200_random_instants(site):
+    _kill_rounds(site, rounds=200, seed=1)
+
+
+def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
+    generator = random.Random(seed)
+    run = ["run", "--name", "a", "--every", "1s", "--events", "events", "--", "python3", "state.py", "1000000"]
+    before = staging()
+    newest = ""
+    for number in range(rounds):
+        process = site.start(*run)
+        wait_for(lambda process=process: b'"running"' in _said(site) or process.poll() is not None)
+        assert process.poll() is None, process.stderr.read().decode()
+        if newest:
+            assert f'"text":"a@{int(newest[:8])}.{int(newest[9:])}"'.encode() in _said(site), (number, newest, _said(site))
+        (site.work / "events").unlink()
+        asker = site.start("checkpoint", "a")
+        wait_for(lambda asker=asker: b'"check"' in _said(site) or asker.poll() is not None)
+        time.sleep(generator.uniform(0.0, 1.2))
+        below = descendants(process.pid)
+        process.kill()
+        process.wait()
+        asker.communicate(timeout=60)
+        for pid in below:
+            wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}") or is_zombie(pid), 30)
+        assert frozen(below) == []
+        there = site.manifests("a")
+        assert not newest or (there and there[-1] >= newest), "a checkpoint was lost"
+        newest = there[-1] if there else ""
+    log = site.log("a")
+    assert log == lines(len(log.splitlines()))
+    last = site.start(*run)
+    wait_for(lambda: b'"running"' in _said(site))
+    assert site.run("stop", "a").returncode == 0
+    last.communicate(timeout=60)
+    assert staging() == before
+    verified = site.run("store", "verify")
+    assert verified.returncode == 0, verified.stderr.decode()
+
+
+def test_a_full_store_lets_the_workload_go_on_and_says_so(site, disk):
+    (site.work / "big.py").write_text(
+        "import os, time\nkept = os.urandom(6 << 20)\nfor number in range(60): print('line', number, flush=True); time.sleep(0.1)\n"
+    )
+    done = site.run("run", "--name", "a", "--every", "1s", "--store", str(disk / "store"), "--", "python3", "big.py")
+    assert (done.returncode, done.stdout) == (0, lines(60))
+    assert re.search(rb"no checkpoint: .*(room|space|full).*; the workload goes on; next try in 30s", done.stderr), done.stderr.decode()
+
+
+def test_a_read_only_store_lets_the_workload_go_on(site, disk):
+    process = site.start("run", "--name", "a", "--every", "2s", "--store", str(disk / "store"), "--", "python3", "count.py", "100", "0.1")
+    wait_for(lambda: site.log("a"))
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, lines(100)), err.decode()
+    assert b"no checkpoint: " in err
+    assert b"the workload goes on" in err
+
+
+def test_a_full_state_folder_lets_the_workload_go_on(site, disk):
+    store = site.folder / "elsewhere"
+    environment = {"PERDURE_STATE": str(disk / "state"), "PERDURE_STORE": str(store)}
+    process = site.start("run", "--name", "a", "--every", "2s", "--", "python3", "count.py", "80", "0.1", env=environment)
+    log = disk / "state" / "workloads" / "a" / "log"
+    wait_for(lambda: log.exists() and log.read_bytes())
+    with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 4096)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, lines(80)), err.decode()
+
+
+def test_no_room_for_images_lets_the_workload_go_on(site, disk):
+    done = site.run(
+        "run", "--name", "a", "--every", "1s", "--", "python3", "state.py", "150", env={"PERDURE_STAGING": str(disk)}, timeout_s=60
+    )
+    assert (done.returncode, done.stdout) == (0, lines(150)), done.stderr.decode()
+    assert b"there is no room for" in done.stderr
+
+
+URING = """
+import ctypes, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+parameters = ctypes.create_string_buffer(120)
+ring = libc.syscall(425, 4, parameters)
+print("ring", ring, flush=True)
+time.sleep(float(__import__("sys").argv[1]))
+"""
+
+
+def has_io_uring() -> bool:
+    parameters = ctypes.create_string_buffer(120)
+    ring = ctypes.CDLL(None).syscall(425, 4, parameters)
+    if ring >= 0:
+        os.close(ring)
+    return ring >= 0
+
+
+@pytest.mark.skipif(not has_io_uring(), reason="this kernel offers no io_uring")
+def test_what_cannot_be_saved_is_refused_with_its_code_and_goes_on(site):
+    (site.work / "uring.py").write_text(URING)
+    process = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "uring.py", "12")
+    wait_for(lambda: b"ring" in site.log("a"))
+    asked = site.run("checkpoint", "a", "--json")
+    assert asked.returncode == 22
+    assert b"file-io-uring" in asked.stderr
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"no checkpoint: file-io-uring" in err
+
+
+@pytest.mark.skipif(not has_io_uring(), reason="this kernel offers no io_uring")
+def test_sigterm_to_one_that_cannot_be_saved_reaches_it(site):
+    (site.work / "uring.py").write_text(URING)
+    process = site.start("run", "--name", "a", "--every", "never", "--", "python3", "uring.py", "300")
+    wait_for(lambda: b"ring" in site.log("a"))
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err.decode()
+    assert b"passing SIGTERM on" in err
+
+
+def test_a_second_sigterm_ends_it_at_once(site):
+    process = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "state.py", "1000000")
+    wait_for(lambda: site.manifests("a"))
+    process.terminate()
+    process.terminate()
+    process.terminate()
+    began = time.monotonic()
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert time.monotonic() - began < 30
+    assert site.ps("a")["state"] == "stopped"
+
+
+def test_the_saver_killed_lets_the_workload_go_on(site):
+    process = site.start("run", "--name", "a", "--every", "never", "--events", "events", "--", "python3", "state.py", "400")
+    wait_for(lambda: site.log("a"))
+    asker = site.start("checkpoint", "a")
+
+    def saver() -> int | None:
+        for pid in descendants(process.pid):
+            with contextlib.suppress(OSError):
+                if b"perdure.supervisor.saver" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+        return None
+
+    wait_for(saver)
+    os.kill(saver(), 9)
+    _, err = asker.communicate(timeout=60)
+    assert asker.returncode == 20
+    assert b"was ended by SIGKILL" in err
+    assert site.run("checkpoint", "a").returncode == 0
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, lines(400))
+
+
+def test_a_workload_killed_from_outside_can_be_gone_on_with(site):
+    run = ["run", "--name", "a", "--every", "1s", "--", "python3", "count.py", "100", "0.05"]
+    process = site.start(*run)
+    wait_for(lambda: site.manifests("a"))
+    (init,) = [pid for pid in descendants(process.pid) if b"count.py" in Path(f"/proc/{pid}/cmdline").read_bytes()][-1:]
+    os.kill(init, 9)
+    process.communicate(timeout=60)
+    assert process.returncode == 137
+    assert site.ps("a")["state"] == "lost"
+    again = site.run(*run)
+    assert again.returncode == 0
+    assert site.log("a") == lines(100)
+
+
+def test_a_workload_that_dies_of_its_own_fault_is_never_resumed(site):
+    run = ["run", "--name", "a", "--every", "1s", "--", "python3", "-c", "import os, time; time.sleep(2.5); os.abort()"]
+    for epoch in (1, 2):
+        done = site.run(*run)
+        assert done.returncode == 134
+        assert (site.ps("a")["state"], site.ps("a")["epoch"]) == ("failed", epoch)
+    assert b"starting it anew" in done.stderr
