@@ -39,7 +39,8 @@ def _die_at(step: int) -> None:
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal left
-        if event.startswith(_STEPS):
+        is_look = event == "os.listdir" or (bool(arguments) and isinstance(arguments[0], str) and arguments[0].startswith("/proc/"))
+        if event.startswith(_STEPS) and not is_look:
             if left == 0:
                 os._exit(9)
             left -= 1

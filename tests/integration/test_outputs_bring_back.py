@@ -240,6 +240,30 @@ def test_with_a_copy_the_file_is_what_it_was_in_every_case(tmp_path: Path, chang
         assert (folder / "table.perdure-tail-7/inside").read_bytes() == b"kept"
 
 
+@pytest.mark.parametrize("later", [b"", b"1", b"54321", b"overwritten", b"1234"])
+def test_a_file_that_is_still_there_stays_the_very_same(tmp_path: Path, later: bytes):
+    # SQLite, for one, remembers the inode and refuses to write to another (SQLITE_READONLY_DBMOVED).
+    contents = tmp_path / "contents"
+    path = tmp_path / "base.db"
+    path.write_bytes(b"12345")
+    output = recorded(path, flags=os.O_RDWR, contents=contents)
+    path.write_bytes(later)
+    bring_back([output], epoch=EPOCH, contents=contents)
+    assert path.read_bytes() == b"12345"
+    assert path.stat().st_ino == output.inode
+    assert tails(tmp_path) == {"base.db.perdure-tail-7": later}
+
+
+def test_a_database_that_had_to_become_another_file_is_warned_of(tmp_path: Path):
+    contents = tmp_path / "contents"
+    path = tmp_path / "base.db"
+    path.write_bytes(rules.SQLITE_MAGIC + b"pages")
+    output = recorded(path, flags=os.O_RDWR, contents=contents)
+    path.unlink()
+    found = bring_back([output], epoch=EPOCH, contents=contents)
+    assert codes(found) == [("restore-output-put-back", "info"), ("restore-output-new-file", "warning")]
+
+
 def test_a_journal_of_a_later_time_is_set_aside(tmp_path: Path):
     contents = tmp_path / "contents"
     path = tmp_path / "base.db"

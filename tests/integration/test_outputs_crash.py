@@ -37,17 +37,24 @@ def output(path: Path, content: bytes, stored_as: str | None) -> OutputFile:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ["cut", "replace", "put", "aside", "carried", "tree"])
+@pytest.mark.parametrize("case", ["cut", "replace", "in place", "put", "aside", "carried", "tree"])
 def test_every_step_may_be_the_last(tmp_path: Path, case: str):
     data, contents = tmp_path / "data", tmp_path / "contents"
     (contents / "outputs").mkdir(parents=True)
     (contents / "outputs/0").write_bytes(b"12345")
     one = output(data / "file", b"12345", None if case == "cut" else "outputs/0")
-    later = {"cut": b"12345later", "replace": b"later!", "aside": b"12345", "carried": b"later", "tree": b"later"}.get(case)
+    later = {
+        "cut": b"12345later",
+        "replace": b"later!",
+        "in place": b"1later",
+        "aside": b"12345",
+        "carried": b"later",
+        "tree": b"later",
+    }.get(case)
     if case == "tree":
         entry = trees.Entry(str(data / "sub"), "folder", 0o750, os.getuid(), os.getgid(), 5)
         link = trees.Entry(str(data / "link"), "link", 0o777, os.getuid(), os.getgid(), 5, target="file")
-        file = trees.Entry(str(data / "file"), "file", 0o640, os.getuid(), os.getgid(), 1_000_000_007, 5, "outputs/0")
+        file = trees.Entry(str(data / "file"), "file", 0o640, os.getuid(), os.getgid(), 1_000_000_007, 5, stored_as="outputs/0")
         index = trees.Index(1, (str(data),), (entry, link, file))
         files.write_bytes(contents / trees.INDEX, msgspec.json.encode(index))
 
@@ -71,7 +78,9 @@ def test_every_step_may_be_the_last(tmp_path: Path, case: str):
             found = trees.put_back(contents, epoch=EPOCH)
         else:
             without = (str(data / "file-journal"),) if case == "aside" else ()
-            found = bring_back([msgspec.structs.replace(one, without=without)], epoch=EPOCH, contents=contents)
+            there = os.stat(data / "file") if case == "in place" else None
+            same = {"device": there.st_dev, "inode": there.st_ino} if there else {}
+            found = bring_back([msgspec.structs.replace(one, without=without, **same)], epoch=EPOCH, contents=contents)
         assert not [each for each in found if each.severity.value == "problem"], found
 
     prepare()

@@ -10,6 +10,7 @@ open. Elsewhere a differing file is kept aside as ``NAME.perdure-tail-EPOCH``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import linkless, text
-from perdure.base.proc import descriptors, mappings, process
+from perdure.base.proc import descriptors, mappings, process, reading
 from perdure.checkpoint.outputs import aside, copying, rules
 from perdure.checkpoint.outputs.bring_back import checked_name
 from perdure.model.checkpoint import Carried, Holder
@@ -191,18 +192,30 @@ def _holder(there: os.stat_result) -> Holder | None:
 
     A process that we may not look into is passed over: without root there are such.
     """
-    wanted = (there.st_dev, there.st_ino)
     for pid in process.pids():
         try:
-            for each in descriptors.of(pid):
-                if (each.device, each.inode) == wanted:
-                    return Holder(pid=pid, fd=each.number, offset=each.info.position, flags=each.info.flags)
-            for mapping in mappings.of(pid):
-                mapped = mappings.file_of(pid, mapping) if mapping.inode == there.st_ino and mapping.is_file else None
-                if mapped is not None and (mapped.st_dev, mapped.st_ino) == wanted:
-                    return Holder(pid=pid, fd=-1, offset=mapping.offset, flags=0)
+            holder = _held_by(pid, there)
         except (errors.ProcessGone, errors.InputDenied):
             continue
+        if holder is not None:
+            return holder
+    return None
+
+
+def _held_by(pid: int, there: os.stat_result) -> Holder | None:
+    wanted = (there.st_dev, there.st_ino)
+    for number in descriptors.numbers(pid):
+        with contextlib.suppress(OSError):
+            # Most descriptors of a machine are others: the rest about one is only read when it is the file.
+            found = os.stat(f"/proc/{pid}/fd/{number}")
+            if (found.st_dev, found.st_ino) == wanted:
+                return Holder(pid=pid, fd=number, offset=0, flags=0)
+    if b" %d " % there.st_ino not in reading.content(pid, "maps"):
+        return None
+    for mapping in mappings.of(pid):
+        mapped = mappings.file_of(pid, mapping) if mapping.inode == there.st_ino and mapping.is_file else None
+        if mapped is not None and (mapped.st_dev, mapped.st_ino) == wanted:
+            return Holder(pid=pid, fd=-1, offset=mapping.offset, flags=0)
     return None
 
 

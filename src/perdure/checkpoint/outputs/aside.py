@@ -67,9 +67,7 @@ def keep_range(folder: int, name: str, source: int, begin: int, epoch: int) -> s
     Raises OSError, and `errors.OutputError` when every name is taken.
     """
     there = os.fstat(source)
-    for tail in tail_names(name, epoch):
-        if linkless.status(folder, tail) is None:
-            break
+    for tail in _tails(folder, name, epoch):
         if _holds(folder, tail, source, begin, there.st_size - begin):
             return tail
     with unnamed(folder) as (target, way):
@@ -107,6 +105,30 @@ def keep_whole(folder: int, name: str, epoch: int) -> str:
     raise errors.OutputError(f"cannot keep {name} aside: there are {_MOST_TAILS} such files", hint="remove those that are not needed")
 
 
+def overwrite(folder: int, name: str, current: int, source: int, *, look: Look, epoch: int) -> str:
+    """Give the file of descriptor `current`, at `name`, the content of `source` in place, and return where what it held is kept.
+
+    For a file that has to stay the very same one: a program that remembers its inode, as SQLite does, refuses another. What it held is on
+    disk under the other name before the first byte changes; after an interruption, what is then found in the file is known to be made of
+    the two. Raises OSError, and `errors.OutputError` when every name is taken.
+    """
+    tail = interrupted(folder, name, current, source, epoch) or keep_range(folder, name, current, 0, epoch)
+    # Through the very file that was looked at: its name may lead elsewhere by now.
+    writable = os.open(f"/proc/self/fd/{current}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        copying.make_equal(writable, source)
+        dress(writable, look)
+        os.fsync(writable)
+    finally:
+        os.close(writable)
+    return tail
+
+
+def interrupted(folder: int, name: str, current: int, source: int, epoch: int) -> str | None:
+    """Return where an interrupted `overwrite` keeps what the file held; None when there was none."""
+    return next((each for each in _tails(folder, name, epoch) if _is_mixture(folder, current, each, source)), None)
+
+
 def put(folder: int, name: str, source: int, look: Look, epoch: int) -> None:
     """Make `name` a file with the content of `source`, in place of whatever non-folder lies there, atomically; on disk at the return.
 
@@ -142,6 +164,25 @@ def sync(folder: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _tails(folder: int, name: str, epoch: int) -> Iterator[str]:
+    """Yield the names beside `name` that were taken already."""
+    for tail in tail_names(name, epoch):
+        if linkless.status(folder, tail) is None:
+            return
+        yield tail
+
+
+def _is_mixture(folder: int, current: int, tail: str, source: int) -> bool:
+    try:
+        kept = linkless.open_regular(folder, tail)
+    except errors.InputError:
+        return False
+    try:
+        return copying.is_mixture(current, kept, source)
+    finally:
+        os.close(kept)
 
 
 def _keep_copy(folder: int, name: str, epoch: int) -> str:

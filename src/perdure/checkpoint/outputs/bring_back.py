@@ -2,7 +2,7 @@
 
 Never destroys data: what was added since is kept in ``NAME.perdure-tail-EPOCH`` before it is cut off, what was written anew is kept there
 whole before the checkpoint's content takes its place, and where the checkpoint has no content nothing is touched but named. A run that was
-interrupted at any point is made good by running it again.
+interrupted at any point is made good by running it again. A file stays the very same one (its inode) where it still is.
 
 Paths lie where the workload's user can write, and this runs as root: they are walked without following links, and a file is only changed in
 place when it is the one of the checkpoint, or has no other name, and belongs to the same user (a hard link to somebody else's file is not
@@ -82,18 +82,13 @@ class _Return:
                 return
             for path in map(text.original, self._output.without):
                 self._set_aside(folder, os.path.basename(path), "was not there at the checkpoint")
-            if not self._cut_to_content(folder, name, source):
-                if self._set_aside(folder, name, "was written anew after the checkpoint"):
-                    self._say("restore-output-put-back", Severity.INFO, "is as at the checkpoint again")
-                else:
-                    self._say("restore-output-put-back", Severity.INFO, "was gone, and is there again")
-                look = aside.Look(self._output.mode, self._output.uid, self._output.gid, self._output.mtime_ns)
-                aside.put(folder, name, source, look, self._epoch)
+            if not self._mend_in_place(folder, name, source):
+                self._replace(folder, name, source)
         finally:
             os.close(source)
 
-    def _cut_to_content(self, folder: int, name: str, source: int) -> bool:
-        """Leave or cut the file if it begins with the checkpoint's content and may be changed; tell whether it is right now."""
+    def _mend_in_place(self, folder: int, name: str, source: int) -> bool:
+        """Make the file right without making it another, if it may be changed; tell whether it is right now."""
         try:
             current = linkless.open_regular(folder, name)
         except errors.InputError:
@@ -101,12 +96,39 @@ class _Return:
         try:
             there = os.fstat(current)
             size = self._output.size_bytes
-            if there.st_size < size or not self._is_ours(there) or not copying.is_equal(source, current, 0, size):
+            if not self._is_ours(there):
                 return False
-            self._cut(folder, name, current)
+            is_whole = there.st_size >= size and copying.is_equal(source, current, 0, size)
+            if is_whole and (there.st_size == size or not aside.interrupted(folder, name, current, source, self._epoch)):
+                self._cut(folder, name, current)
+                return True
+            if (there.st_dev, there.st_ino) != (self._output.device, self._output.inode):
+                return False
+            tail = aside.overwrite(folder, name, current, source, look=self._look(), epoch=self._epoch)
+            message = f"is as at the checkpoint again; what it held since is kept as {text.printable(tail)}"
+            self._say("restore-output-put-back", Severity.INFO, message)
             return True
         finally:
             os.close(current)
+
+    def _replace(self, folder: int, name: str, source: int) -> None:
+        """Put the checkpoint's content at the path as a new file, after what lies there has been kept aside."""
+        if self._set_aside(folder, name, "was written anew after the checkpoint"):
+            self._say("restore-output-put-back", Severity.INFO, "is as at the checkpoint again")
+        else:
+            self._say("restore-output-put-back", Severity.INFO, "was gone, and is there again")
+        aside.put(folder, name, source, self._look(), self._epoch)
+        if os.pread(source, len(rules.SQLITE_MAGIC), 0) == rules.SQLITE_MAGIC:
+            self._say(
+                "restore-output-new-file",
+                Severity.WARNING,
+                "is an SQLite database and another file than at the checkpoint, with the same content: a program that had it open with a "
+                "rollback journal refuses to write to it (attempt to write a readonly database)",
+                "let the program open it anew, or use journal_mode=wal",
+            )
+
+    def _look(self) -> aside.Look:
+        return aside.Look(self._output.mode, self._output.uid, self._output.gid, self._output.mtime_ns)
 
     def _from_record(self, folder: int, name: str) -> None:
         """Bring a file back of which only a record is kept: what was added can go, what is lost is named."""

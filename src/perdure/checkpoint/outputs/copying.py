@@ -10,6 +10,7 @@ from perdure import errors
 
 _FICLONE = 0x40049409
 _STEP_BYTES = 8 << 20
+_COMPARED_BYTES = 64 << 10
 _MARGIN_BYTES = 64 << 20
 """What stays free where copies are made: the images of the same checkpoint are written there, too."""
 
@@ -91,12 +92,64 @@ def to_staging(source: int, staging: int, name: str, size_bytes: int) -> bool:
 
 
 def is_equal(one: int, other: int, begin: int, size_bytes: int) -> bool:
-    """Tell whether `size_bytes` bytes from `begin` of file `one` are those at the start of file `other`. Raises OSError."""
+    """Tell whether `size_bytes` bytes from `begin` of file `one` are those at the start of file `other`. Raises OSError.
+
+    Where both have a hole nothing is read.
+    """
     at = 0
-    while at < size_bytes:
+    while (at := min(_next_data(one, begin + at) - begin, _next_data(other, at))) < size_bytes:
         step = min(_STEP_BYTES, size_bytes - at)
         first, second = os.pread(one, step, begin + at), os.pread(other, step, at)
         if len(first) != step or first != second:
             return False
         at += step
+    return min(os.fstat(one).st_size - begin, os.fstat(other).st_size) >= size_bytes
+
+
+def make_equal(target: int, source: int) -> None:
+    """Give the file `target` the content of `source` in place, writing only what differs. Raises OSError."""
+    size_bytes = os.fstat(source).st_size
+    at = 0
+    while (at := min(_next_data(target, at), _next_data(source, at))) < size_bytes:
+        step = min(_COMPARED_BYTES, size_bytes - at)
+        wanted = os.pread(source, step, at)
+        if os.pread(target, step, at) != wanted:
+            os.pwrite(target, wanted, at)
+        at += step
+    os.ftruncate(target, size_bytes)
+
+
+def is_mixture(mixed: int, one: int, other: int) -> bool:
+    """Tell whether each byte of `mixed` is that of `one` or of `other` at its place: what an interrupted `make_equal` leaves.
+
+    Raises OSError.
+    """
+    size_bytes = os.fstat(mixed).st_size
+    if size_bytes > max(os.fstat(one).st_size, os.fstat(other).st_size):
+        return False
+    for at in range(0, size_bytes, _COMPARED_BYTES):
+        step = min(_COMPARED_BYTES, size_bytes - at)
+        found, first, second = (os.pread(each, step, at) for each in (mixed, one, other))
+        if found in (first[: len(found)], second[: len(found)]):
+            continue
+        pairs = zip(found, _filled(first, step), _filled(second, step), strict=True)
+        if not all(byte in (left, right) for byte, left, right in pairs):
+            return False
     return True
+
+
+def _filled(part: bytes, size_bytes: int) -> list[int]:
+    """Return the bytes as numbers, those beyond the end of the file as one that no byte is."""
+    return [*part, *([-1] * (size_bytes - len(part)))]
+
+
+def _next_data(descriptor: int, at: int) -> int:
+    """Return where the next data in the file is, from `at` on; beyond any file where there is none."""
+    try:
+        return os.lseek(descriptor, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return 1 << 63
+        if error.errno == errno.EINVAL:
+            return at
+        raise

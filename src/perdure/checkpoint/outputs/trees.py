@@ -45,6 +45,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     gid: int
     mtime_ns: int
     size_bytes: int = 0
+    device: int = 0
+    inode: int = 0
     stored_as: str | None = None
     target: str | None = None
     attributes: dict[str, bytes] = {}
@@ -175,6 +177,8 @@ class _Walk:
             gid=there.st_gid,
             mtime_ns=there.st_mtime_ns,
             size_bytes=there.st_size if kind == "file" else 0,
+            device=there.st_dev,
+            inode=there.st_ino,
             stored_as=stored_as,
             target=target,
             attributes=attributes or {},
@@ -208,7 +212,7 @@ def put_back(contents: Path, *, epoch: int) -> tuple[Finding, ...]:
     for entry in reversed(folders):
         # Last, and from the inside out: what was put into a folder changed its time.
         with contextlib.suppress(OSError, errors.InputError), linkless.parent(entry.path) as (folder, name):
-            os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=folder, follow_symlinks=False)
+            _dress_in_place(folder, name, entry)
     return tuple(findings)
 
 
@@ -248,16 +252,28 @@ def _put_folder(folder: int, name: str, entry: Entry, epoch: int) -> None:
 
 def _put_link(folder: int, name: str, entry: Entry, epoch: int) -> Iterator[Finding]:
     there = linkless.status(folder, name)
-    if there is not None and stat.S_ISLNK(there.st_mode) and os.readlink(name, dir_fd=folder) == entry.target:
-        return
-    if there is not None:
-        yield _kept(entry, aside.keep_whole(folder, name, epoch))
-        if not stat.S_ISDIR(there.st_mode):
-            os.unlink(name, dir_fd=folder)
-    os.symlink(entry.target or "", name, dir_fd=folder)
-    os.chown(name, entry.uid, entry.gid, dir_fd=folder, follow_symlinks=False)
-    os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=folder, follow_symlinks=False)
-    aside.sync(folder)
+    if there is None or not stat.S_ISLNK(there.st_mode) or os.readlink(name, dir_fd=folder) != entry.target:
+        if there is not None:
+            yield _kept(entry, aside.keep_whole(folder, name, epoch))
+            if not stat.S_ISDIR(there.st_mode):
+                os.unlink(name, dir_fd=folder)
+        os.symlink(entry.target or "", name, dir_fd=folder)
+        aside.sync(folder)
+    _dress_in_place(folder, name, entry)
+
+
+def _dress_in_place(folder: int, name: str, entry: Entry) -> None:
+    """Give a link or folder owner and time; through a descriptor, since the name may be another file's by now."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        now = os.fstat(descriptor)
+        is_kind = (stat.S_ISLNK if entry.kind == "link" else stat.S_ISDIR)(now.st_mode)
+        if is_kind and now.st_uid in (entry.uid, os.geteuid()):
+            way = f"/proc/self/fd/{descriptor}"
+            os.chown(way, entry.uid, entry.gid)
+            os.utime(way, ns=(entry.mtime_ns, entry.mtime_ns))
+    finally:
+        os.close(descriptor)
 
 
 def _put_file(folder: int, name: str, entry: Entry, epoch: int, contents: Path) -> Iterator[Finding]:
@@ -268,11 +284,30 @@ def _put_file(folder: int, name: str, entry: Entry, epoch: int, contents: Path) 
             return
         if aside.is_as(folder, name, source, _look(entry)):
             return
+        tail = _overwritten(folder, name, source, entry, epoch)
+        if tail is not None:
+            yield _kept(entry, tail)
+            return
         if linkless.status(folder, name) is not None:
             yield _kept(entry, aside.keep_whole(folder, name, epoch))
         aside.put(folder, name, source, _look(entry), epoch)
     finally:
         os.close(source)
+
+
+def _overwritten(folder: int, name: str, source: int, entry: Entry, epoch: int) -> str | None:
+    """Put the content into the very file that it was of, if it is there still; return where what it held is kept, None if it is not."""
+    try:
+        current = linkless.open_regular(folder, name)
+    except errors.InputError:
+        return None
+    try:
+        there = os.fstat(current)
+        if (there.st_dev, there.st_ino, there.st_uid) != (entry.device, entry.inode, entry.uid):
+            return None
+        return aside.overwrite(folder, name, current, source, look=_look(entry), epoch=epoch)
+    finally:
+        os.close(current)
 
 
 def _look(entry: Entry) -> aside.Look:
