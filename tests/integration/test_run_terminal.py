@@ -1,0 +1,187 @@
+"""A workload on a terminal: window size, Ctrl-C, Ctrl-Z and fg, the terminal given back, and a terminal that comes back after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+from supervised import Site, wait_for
+
+pytestmark = pytest.mark.criu
+
+
+class Screen:
+    """A terminal with an interactive shell on it, as a person has."""
+
+    def __init__(self, site: Site) -> None:
+        self.master, slave = pty.openpty()
+        self.resize(30, 90)
+        self.text = b""
+        self.shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "--noediting", "-i"],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=site.work,
+            env=site.environment | {"PS1": "READY> ", "TERM": "dumb"},
+            preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # noqa: PLW1509 - no thread runs here
+        )
+        os.close(slave)
+        self.expect(b"READY> ")
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def expect(self, wanted: bytes, limit_s: float = 30.0) -> bytes:
+        """Wait until `wanted` is shown; what came up to it is forgotten and returned."""
+        end_s = time.monotonic() + limit_s
+        while wanted not in self.text:
+            left_s = end_s - time.monotonic()
+            assert left_s > 0, f"no {wanted!r} in {self.text!r}"
+            if select.select([self.master], [], [], left_s)[0]:
+                self.text += os.read(self.master, 1 << 16)
+        before, _, self.text = self.text.partition(wanted)
+        return before
+
+    def modes(self) -> list:
+        return termios.tcgetattr(self.master)[:4]
+
+    def close(self) -> None:
+        self.shell.send_signal(signal.SIGKILL)
+        self.shell.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def screen(site):
+    made = Screen(site)
+    yield made
+    made.close()
+
+
+def perdure(*arguments: str) -> bytes:
+    return " ".join([sys.executable, "-m", "perdure", *arguments]).encode() + b"\n"
+
+
+def test_it_has_a_terminal_of_the_same_size_and_is_told_of_a_new_one(site, screen):
+    (site.work / "size.py").write_text(
+        "import os, signal\n"
+        "def show(*_): size = os.get_terminal_size(); print('size', size.columns, size.lines, flush=True)\n"
+        "signal.signal(signal.SIGWINCH, show)\n"
+        "print(os.isatty(0), os.isatty(1), os.isatty(2))\n"
+        "show()\n"
+        "print('got', input())\n"
+    )
+    screen.type(perdure("run", "--name", "a", "-q", "--", "python3", "size.py"))
+    screen.expect(b"True True True")
+    screen.expect(b"size 90 30")
+    screen.resize(40, 100)
+    screen.expect(b"size 100 40")
+    screen.type(b"hello\r")
+    screen.expect(b"got hello")
+    screen.expect(b"READY> ")
+
+
+def test_ctrl_c_reaches_the_workload_alone_and_the_terminal_is_given_back(site, screen):
+    before = screen.modes()
+    (site.work / "wait.py").write_text(
+        "import time\nprint('up', flush=True)\ntry: time.sleep(60)\n"
+        "except KeyboardInterrupt: print('caught', flush=True); raise SystemExit(7)\n"
+    )
+    screen.type(perdure("run", "--name", "a", "-q", "--", "python3", "wait.py"))
+    screen.expect(b"up")
+    assert screen.modes() != before
+    screen.type(b"\x03")
+    screen.expect(b"caught")
+    screen.expect(b"READY> ")
+    assert screen.modes() == before
+    screen.type(b"echo status $?\n")
+    screen.expect(b"status 7")
+
+
+def test_ctrl_z_gives_the_prompt_back_and_fg_goes_on(site, screen):
+    before = screen.modes()
+    screen.type(perdure("run", "--name", "a", "-q", "--every", "never", "--", "python3", "count.py", "100000", "0.05"))
+    screen.expect(b"line 5\r\n")
+    screen.type(b"\x1a")
+    screen.expect(b"Stopped")
+    screen.expect(b"READY> ")
+    assert screen.modes() == before
+    stood = len(site.log("a"))
+    time.sleep(0.5)
+    assert len(site.log("a")) == stood
+    screen.type(b"echo still here\n")
+    screen.expect(b"still here\r\n")
+    screen.type(b"fg\n")
+    screen.expect(b"line ")
+    wait_for(lambda: len(site.log("a")) > stood + 50)
+    screen.type(b"\x03")
+    screen.expect(b"READY> ")
+    assert screen.modes() == before
+
+
+def test_the_terminal_is_given_back_when_the_supervisor_is_asked_to_go(site, screen):
+    before = screen.modes()
+    screen.type(perdure("run", "--name", "a", "--every", "never", "--", "python3", "count.py", "100000", "0.05"))
+    screen.expect(b"line 5\r\n")
+    os.kill(site.supervisor("a"), signal.SIGTERM)
+    screen.expect(b"goes on from a@1.1")
+    screen.expect(b"READY> ")
+    assert screen.modes() == before
+    screen.type(b"echo status $?\n")
+    screen.expect(b"status 75")
+
+
+def test_a_workload_comes_back_to_another_terminal_after_a_kill(site, screen):
+    (site.work / "talk.py").write_text(
+        "import sys, os\nprint('up', os.isatty(1), flush=True)\n"
+        "for line in sys.stdin: print('heard', line.strip(), os.isatty(1), flush=True)\n"
+    )
+    command = perdure("run", "--name", "a", "-q", "--every", "1s", "--", "python3", "talk.py")
+    screen.type(command)
+    screen.expect(b"up True")
+    wait_for(lambda: site.manifests("a"))
+    os.kill(site.supervisor("a"), signal.SIGKILL)
+    screen.expect(b"READY> ")
+    screen.type(b"stty sane\n")
+    screen.expect(b"READY> ")
+    screen.type(command)
+    wait_for(lambda: site.ps("a")["epoch"] == 2 and site.ps("a")["state"] == "running")
+    screen.type(b"again\r")
+    screen.expect(b"heard again True")
+    screen.type(b"\x04")
+    screen.expect(b"READY> ")
+
+
+def test_a_job_in_the_background_leaves_the_terminal_alone(site, screen):
+    before = screen.modes()
+    screen.type(
+        perdure("run", "--name", "a", "-q", "--every", "never", "--", "python3", "count.py", "40", "0.05").strip() + b" > out.txt &\n"
+    )
+    screen.expect(b"READY> ")
+    wait_for(lambda: site.log("a"))
+    assert screen.modes() == before
+    screen.type(b"wait; echo ended $?\n")
+    screen.expect(b"ended 0\r\n")
+    with contextlib.suppress(FileNotFoundError):
+        assert (site.work / "out.txt").read_bytes().endswith(b"line 39\n")
