@@ -43,7 +43,7 @@ def opened(
 
 def locate(values: dict[str, settings.Value]) -> place.Place:
     """Return where the store is that `values` name; by default in the state folder."""
-    found = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
+    found = folders_of(values)
     url = values["store"].value or str(found.state / "store")
     key_file = values["key-file"].value
     return place.Place(
@@ -52,6 +52,11 @@ def locate(values: dict[str, settings.Value]) -> place.Place:
         cache=str(found.cache),
         threads=console.threads(values) or os.cpu_count() or 1,
     )
+
+
+def folders_of(values: dict[str, settings.Value]) -> folders.Folders:
+    """Return the folders of state that `values` name."""
+    return folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
 
 
 def choose(repository: Repository, text: str) -> CheckpointId:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -11,7 +13,7 @@ from cyclopts import Parameter
 
 from perdure import errors
 from perdure.base import units
-from perdure.cli import console, store_open
+from perdure.cli import console, findings, store_open
 from perdure.store import locks, verify
 from perdure.store.locks import Lock
 from perdure.store.owners import Linux
@@ -21,6 +23,10 @@ from perdure.store.verify import Damage, Progress, Verified
 
 def verify_(
     *,
+    restore: Annotated[
+        str | None,
+        Parameter(help="Only this checkpoint, such as train-7b@3.12, or a workload's newest: restore it where it can do no harm."),
+    ] = None,
     drop_damaged: Annotated[
         bool,
         Parameter(negative="", help="Delete damaged packs, so that new checkpoints store anew what was in them instead of sharing it."),
@@ -33,16 +39,22 @@ def verify_(
 
     Ends with status 13 when something is damaged or missing, and with 4 when there are objects that are none of ours.
 
+    With --restore, one checkpoint is taken out of the store, all of it verified, and restored into namespaces that are thrown away: it
+    reaches no network, and nothing that it writes to files stays. It is seen to live for a moment and is ended. That needs root.
+
     For example:
 
       perdure store verify
 
+      perdure store verify --restore train-7b
+
       perdure store verify --store s3://checkpoints/team --json
     """
-    told: list[Damage] = []
+    if restore is not None:
+        _try_out(restore, store, key_file, common)
+        return
 
     def found(damage: Damage) -> None:
-        told.append(damage)
         if not common.json:
             _print(damage)
 
@@ -60,6 +72,37 @@ def verify_(
     else:
         _summarise(common, result, workloads, dropped)
     _judge(result)
+
+
+def _try_out(checkpoint: str, store: str | None, key_file: Path | None, common: console.Common) -> None:
+    from perdure.checkpoint import staging
+    from perdure.checkpoint.criu import locate
+    from perdure.supervisor import engine, trial
+
+    values = console.load_settings(common, store=store, key_file=None if key_file is None else str(key_file))
+    criu = locate.find(locate.places(values, os.environ))
+    with store_open.opened(common, store, key_file) as (repository, _):
+        chosen = store_open.choose(repository, checkpoint)
+        surroundings, waiting = Linux(), store_open.Waits(common)
+        size_bytes = repository.head(chosen).logical_bytes
+        folder = engine.make_folder(size_bytes, values["staging"].value, store_open.folders_of(values))
+        try:
+            with (
+                locks.shared(repository, purpose=f"verify {chosen}", surroundings=surroundings, using=(chosen,), waiting=waiting),
+                console.progress(common, f"reading {chosen}", size_bytes) as report,
+            ):
+                manifest = repository.extract(chosen, folder, progress=report)
+            tried = trial.try_out(manifest, folder, criu)
+        finally:
+            staging.remove(folder)
+    if common.json:
+        console.print_json({"id": str(chosen), "restored": True} | msgspec.to_builtins(tried))
+        return
+    for finding in tried.findings:
+        console.note(common, findings.line(finding))
+    how = {"moved": "were seen to run", "waiting": "wait for something, as they did", "ended": "ended by themselves"}[tried.progress]
+    took = units.format_duration(tried.restore_s)
+    console.note(common, f"{chosen} can be restored: back in {took}, its {tried.processes} processes {how}; they were ended")
 
 
 @contextlib.contextmanager
