@@ -20,6 +20,8 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     ├── OutputError                 output            20   a result cannot be written where it was asked for
     ├── PartialResult               partial           3    done in part; what is missing is named
     ├── Findings                    findings          4    a check found something
+    │   ├── PlanUnfinished          plan-unfinished   4    the plan of an evaluation lacks something; it is named
+    │   └── PlanChanged             plan-changed      4    the plan is not the one that was locked, and no amendment says why
     ├── EnvironmentUnfit            environment       20   something this machine lacks
     │   └── MissingExtra            missing-extra     20   an optional dependency is not installed
     ├── Unsupported                 unsupported       22   known, and not done by Perdure
@@ -98,6 +100,8 @@ __all__ = [
     "OutputError",
     "PartialResult",
     "PerdureError",
+    "PlanChanged",
+    "PlanUnfinished",
     "ProcessGone",
     "QuantityError",
     "RestoreFailed",
@@ -222,6 +226,22 @@ class Findings(PerdureError):
 
     code = "findings"
     exit_status = 4
+
+
+class PlanUnfinished(Findings):
+    """The plan of an evaluation is not complete or not concrete; `lacks` says in what."""
+
+    code = "plan-unfinished"
+
+    def __init__(self, message: str, *, hint: str = "", lacks: tuple[Any, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.lacks = lacks
+
+
+class PlanChanged(Findings):
+    """The plan of an evaluation, its lock or what the lock stands on was changed afterwards, and no amendment says so."""
+
+    code = "plan-changed"
 
 
 class EnvironmentUnfit(PerdureError):
