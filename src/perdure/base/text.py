@@ -17,6 +17,12 @@ def storable(name: str) -> str:
     Names of files hold any byte but NUL, and those that are not UTF-8 arrive as surrogates (PEP 383), which no encoder takes.
     `original` is the inverse for every `name` without NUL.
     """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        return name
     return "".join(f"\0{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else char for char in name)
 
 

@@ -27,6 +27,7 @@ from perdure.model.finding import Finding, Severity
 FOLDER = "outputs"
 """Folder in the staging folder, and first part of the stored names."""
 
+_SMALLEST_DATABASE_BYTES = 512
 _MAX_TAILS_BYTES = 64 << 20
 """Tails kept in memory between the freeze and the digests, a thousand full ones; of more files the digest is made at once."""
 
@@ -213,7 +214,7 @@ def _unopened(path: str) -> _Open | None:
 
 
 def _is_database(opened: _Open) -> bool:
-    if opened.there.st_size < 512:
+    if opened.there.st_size < _SMALLEST_DATABASE_BYTES or opened.candidate(0).is_append_only:
         return False
     with contextlib.suppress(OSError):
         descriptor = os.open(opened.way, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
