@@ -77,3 +77,4 @@ def test_a_criu_is_brought_twice_and_works(tmp_path):
     found = locate.find(where)
     assert found.prefix == str(root)
     assert found.version == first.criu_version
+    assert locate.find_init(msgspec.structs.replace(where, search_path="", prefixes=())).path == str(root / first.init)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from perdure import errors
@@ -45,8 +46,7 @@ def doctor(
     values = console.load_settings(common)
     where = locate.places(values, os.environ)
     if bring_criu:
-        _bring(where, prefix, mirror, common)
-        where = locate.places(values, os.environ)
+        where = _bring(where, prefix, mirror, common)
     found = report.make(where)
     places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
     everything = (*host.judge(host.look(places.state)), *found.findings)
@@ -54,15 +54,18 @@ def doctor(
     findings.refuse_problems(everything, what="checkpoints do not work here", hint="each problem above says what helps")
 
 
-def _bring(where: Places, target: Path | None, mirror: str | None, common: console.Common) -> None:
-    """Make a prefix at `target` unless a CRIU works, or, without root to prove one, unless a whole prefix is there."""
+def _bring(where: Places, target: Path | None, mirror: str | None, common: console.Common) -> Places:
+    """Make a prefix at `target` unless a CRIU works, or, without root to prove one, unless a whole prefix is there.
+
+    Returns where to look: `where`, and the prefix.
+    """
     from perdure.checkpoint.criu import locate, prefix
 
     root = Path(os.path.abspath(target or locate.default_prefix(os.environ)))
     working = locate.find_working(where)
     if working is not None:
         console.note(common, f"criu {working.version} works: {working.program} ({working.origin})")
-        return
+        return where
     present = prefix.read(root)
     if present is None or prefix.version_of(present.criu_version) < prefix.MINIMUM:
         present = prefix.bring(
@@ -70,5 +73,7 @@ def _bring(where: Places, target: Path | None, mirror: str | None, common: conso
         )
         size = f"{present.size_bytes / 2**20:.0f} MiB, {len(present.packages)} packages of Debian's {present.suite}"
         console.note(common, f"criu {present.criu_version} is in {root} ({size})")
-    if str(root) not in where.prefixes and where.named != str(root):
-        console.note(common, f"to use it: export PERDURE_CRIU={root}")
+    if str(root) in where.prefixes or where.named == str(root):
+        return where
+    console.note(common, f"to use it: export PERDURE_CRIU={root}")
+    return msgspec.structs.replace(where, prefixes=(*where.prefixes, str(root)))

@@ -150,7 +150,7 @@ def examine(where: Places, criu: Criu, *, fresh: bool = False) -> Candidate:
 
 
 def find_init(where: Places, *, beside: Criu | None = None) -> Init:
-    """Return a static minimal init: from PATH, then from the prefix of `beside`, then from any prefix.
+    """Return a static minimal init: from PATH, then from the prefix of `beside` or one that was named, then from any.
 
     A static one, because the libraries of a dynamic one would have to be the same wherever the workload is restored.
 
@@ -160,7 +160,7 @@ def find_init(where: Places, *, beside: Criu | None = None) -> Init:
         path = shutil.which(name, path=where.search_path)
         if path is not None and _is_static(Path(path)) and _is_trusted(Path(path)):
             return Init(path, _kind(name), "the system's own")
-    roots = ([beside.prefix] if beside and beside.prefix else []) + list(where.prefixes)
+    roots = [root for root in (beside.prefix if beside else None, where.named, *where.prefixes) if root is not None]
     for root in roots:
         record = prefix.read(Path(root))
         if record is not None and _is_trusted(Path(root) / record.init):

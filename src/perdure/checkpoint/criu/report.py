@@ -69,7 +69,7 @@ def _untried(criu: Criu) -> Finding:
         code="criu-untried",
         severity=Severity.INFO,
         subject="criu",
-        message=f"{criu.program} is there ({criu.origin}); only root can prove that it works",
+        message=f"{criu.program} is there ({criu.origin}); whether it works is not proved, for lack of what is named above",
         path=criu.program,
     )
 
