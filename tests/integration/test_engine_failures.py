@@ -13,12 +13,13 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from engine import Workload, working_criu
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import dump, launch, tree
+from perdure.checkpoint import dump, launch, links, tree
 from perdure.checkpoint.criu import netlock
 
 pytestmark = pytest.mark.criu
@@ -249,6 +250,56 @@ def test_a_stale_link_of_a_killed_dump_is_swept_and_others_are_not(tmp_path: Pat
         assert not (tmp_path / "link_remap.1").exists()
         assert (tmp_path / "link_remap.2").read_text() == "a user's own"
         assert (tmp_path / "file.other").read_text() == "content"
+
+
+SEMAPHORES = """
+import multiprocessing, sys, time
+
+def count(lock, queue):
+    number = 0
+    while True:
+        with lock:
+            number += 1
+        queue.put(number)
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    lock, queue = context.Lock(), context.Queue()
+    context.Process(target=count, args=(lock, queue), daemon=True).start()
+    while True:
+        with lock:
+            pass
+        print("beat", queue.get(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_semaphores_with_two_names_are_one_again(tmp_path: Path, criu, rebooted: bool):
+    """One process maps them under a name that is gone, the other under one that lives; CRIU rests on a link that it removes itself."""
+    with Workload.python(tmp_path, SEMAPHORES, criu=criu) as workload:
+        try:
+            workload.wait_for("beat 5\n")
+            for beat in (30, 60):
+                dumped = workload.dump()
+                listed = msgspec.json.decode((dumped.images / links.FILE).read_bytes(), type=tuple[links.Link, ...])
+                semaphores = [Path(link.path).parent / name for link in listed for name in link.names]
+                assert len(listed) >= 4
+                assert all(link.names for link in listed)
+                workload.wait_for(f"beat {beat - 5}\n")
+                workload.end()
+                if rebooted:
+                    for path in semaphores:
+                        path.unlink()
+                workload.output = b""
+                workload.restore(dumped)
+                workload.wait_for(f"beat {beat}\n")
+                numbers = [int(line.split()[1]) for line in workload.lines()]
+                assert numbers == list(range(numbers[0], numbers[-1] + 1))
+                assert not [link.path for link in listed if os.path.exists(link.path)]
+        finally:
+            for path in semaphores:
+                path.unlink(missing_ok=True)
 
 
 def test_a_restore_that_fails_says_why_and_leaves_nothing(tmp_path: Path, criu):

@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint import connections, remaps, statistics, streams, tree
+from perdure.checkpoint import connections, links, remaps, statistics, streams, tree
 from perdure.checkpoint.criu import netlock, run
 from perdure.checkpoint.criu.log import Explanation
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result, Running
@@ -59,7 +59,7 @@ class Dumped(msgspec.Struct, frozen=True, kw_only=True):
     """A tree that was saved."""
 
     images: Path
-    """The folder of the images, nothing else is in it."""
+    """The folder of the images, and of what is needed beside them (`links`); all of it is to be stored."""
     log: Path
     processes: tuple[ProcessFact, ...]
     """As they were at the freeze."""
@@ -206,6 +206,7 @@ class _Attempts:
         began = time.monotonic()
         facts = tree.facts(self._root)
         self._facts = tuple(msgspec.structs.replace(fact, stopped=fact.host_pid in self._stopped) for fact in facts)
+        links.keep(self._images)
         self._at_freeze()
         if self._options.leave == "stopped":
             tree.stop(self._root)

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import connections, streams, tree
+from perdure.checkpoint import connections, links, streams, tree
 from perdure.checkpoint.criu import run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result
 from perdure.checkpoint.dump import GHOST_LIMIT, STANDING, keep_log, timeout_for
@@ -60,6 +60,7 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
         raise AssertionError("the tree would end with this thread")
     tcp, closed = _tcp_options(images, options)
     inherited, descriptors = streams.inherited(options.streams, options.descriptors)
+    linked = links.put_back(images)
     before = frozenset(process.children(os.getpid()))
     result = run.run(
         criu,
@@ -74,6 +75,7 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     )
     if not result.succeeded:
         _remove_leftovers(before)
+        links.remove(linked)
         raise _failure(result, options)
     pid = int((work / _PID_FILE).read_text("ascii"))
     try:
