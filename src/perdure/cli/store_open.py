@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import re
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from cyclopts import Parameter
 from perdure import errors
 from perdure.base import settings
 from perdure.cli import console
-from perdure.cli.effects_ledger import moment
 from perdure.model.checkpoint import NAME, CheckpointId, Manifest
 from perdure.store.owners import Owner
 from perdure.store.repository import Repository
@@ -75,9 +75,10 @@ def choose(repository: Repository, text: str) -> CheckpointId:
 def time_of(at_ns: int) -> str:
     """Return nanoseconds since 1970 as a time in UTC; one beyond all calendars as it is."""
     try:
-        return moment(at_ns / 1e9)
+        found = datetime.datetime.fromtimestamp(at_ns / 1e9, datetime.UTC)
     except (OverflowError, ValueError):
         return f"{at_ns} ns"
+    return found.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def document(manifest: Manifest, *, pinned: bool) -> dict[str, Any]:
