@@ -294,6 +294,12 @@ SPECIMENS: tuple[Specimen, ...] = (
         'fd = os.open("gone", os.O_RDWR | os.O_CREAT); os.ftruncate(fd, 8192); m = mmap.mmap(fd, 0); os.close(fd); os.unlink("gone")',
     ),
     Specimen("deleted-sparse", 'fd = os.open("gone", os.O_RDWR | os.O_CREAT); os.ftruncate(fd, 3 << 30); os.unlink("gone")'),
+    Specimen(
+        "deleted-linked",
+        'fd = os.open("gone", os.O_RDWR | os.O_CREAT); os.link("gone", "kept"); os.unlink("gone")',
+        "restore fails",
+        kinds("file-deleted-linked"),
+    ),
     Specimen("deleted-folder", 'os.mkdir("gone"); fd = os.open("gone", 0); os.rmdir("gone")'),
     Specimen("directory-deleted", 'os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")'),
     Specimen("nameless", 'fd = os.open(".", os.O_TMPFILE | os.O_RDWR); os.write(fd, b"a")'),

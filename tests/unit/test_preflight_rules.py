@@ -7,6 +7,7 @@ import re
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perdure.base.proc import network, process
@@ -17,7 +18,7 @@ from perdure.checkpoint.criu.patterns import KNOWN
 from perdure.checkpoint.preflight import codes, devices, files, memory, opened, save, sockets
 from perdure.checkpoint.preflight.links import Holder
 from perdure.checkpoint.preflight.plan import Plan
-from perdure.checkpoint.preflight.scene import Member, Scene
+from perdure.checkpoint.preflight.scene import Deleted, Member, Scene
 from perdure.checkpoint.preflight.watches import Watch
 from perdure.model.finding import Severity
 
@@ -154,6 +155,20 @@ def test_large_files_that_are_written_in_place_are_named_unless_they_go_along():
     assert names(files.check(scene(one), Plan(outputs=("/data",)))) == []
 
 
+def test_a_file_that_kept_another_name_is_named_on_a_disk_alone():
+    shared = Mount(
+        id=31, parent=30, device=2, root="/", point="/dev/shm", options=(), propagation=(), kind="tmpfs", source="", super_options=()
+    )
+    one = member(
+        descriptor(3, "/data/old", deleted=True, inode=5),
+        mappings=(msgspec.structs.replace(mapping("/dev/shm/sem.x", inode=6), deleted=True, device=2),),
+    )
+    found = {(1, 5): Deleted(4096, 2), (2, 6): Deleted(4096, 1)}
+    (finding,) = files.check(scene(one, mounts=(DISK, shared), deleted=found), Plan())
+    assert (finding.code, finding.fd) == ("file-deleted-linked", 3)
+    assert "2 other names" in finding.message
+
+
 def test_a_unix_peer_is_named_with_path_and_holder():
     inet = {5: network.Unix(5, "stream", False, True, None), 9: network.Unix(9, "stream", False, True, "/run/bus")}
     one = member(descriptor(3, "socket:[5]", stat.S_IFSOCK, inode=5), protocols={3: "UNIX-STREAM"})
@@ -184,8 +199,6 @@ def test_a_watch_says_where_its_file_lies():
 
 
 def test_names_that_are_no_text_become_json():
-    import msgspec
-
     finding = codes.finding("file-device", "pid 7 (\udcff)", "x", path="/tmp/\udcfe")
     assert "\\xff" in finding.subject
     assert msgspec.json.decode(msgspec.json.encode(finding))["path"] == "/tmp/\0fe"

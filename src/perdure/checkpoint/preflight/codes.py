@@ -140,7 +140,7 @@ GROUPS: tuple[Group, ...] = (
             Code(
                 "file-deleted-linked",
                 _W,
-                "an open file has lost this name and lives on under another: it is found again only while that other name stays",
+                "a file on a disk lost the name it was opened by and lives on under another: it is found again only while that name stays",
                 "leave the file's other name in place until the workload has ended",
             ),
             Code(

@@ -20,6 +20,9 @@ from perdure.model.finding import Finding
 
 _PROCESS_FILE = re.compile(r"/proc/\d+(?:/|$)")
 
+_MEMORY_KINDS = frozenset({"tmpfs", "ramfs"})
+"""File systems in memory: what of them has another name goes along and is linked again."""
+
 REMOTE_KINDS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "afs", "glusterfs", "orangefs", "virtiofs"}
 )
@@ -43,7 +46,7 @@ def check(scene: Scene, plan: Plan) -> Iterator[Finding]:
             yield from _opened(scene, member, opened, mount)
             if opened.deleted and opened.is_regular and (opened.device, opened.inode) not in told:
                 told.add((opened.device, opened.inode))
-                yield from _deleted(scene, plan, member, opened)
+                yield from _deleted(scene, plan, member, opened, mount)
             if is_remote(mount.kind):
                 remote.setdefault(mount.point, (mount, member, opened.target))
         yield from _mapped(scene, plan, member, told, remote)
@@ -92,22 +95,23 @@ def _opened(scene: Scene, member: Member, opened: Descriptor, mount: Mount) -> I
         yield about.descriptor("file-of-process", member, opened, f"is {opened.target}, whose number will be another one")
 
 
-def _deleted(scene: Scene, plan: Plan, member: Member, opened: Descriptor) -> Iterator[Finding]:
-    size_bytes = scene.deleted_bytes.get((opened.device, opened.inode), opened.size_bytes)
-    if opened.links:
-        yield about.descriptor(
-            "file-deleted-linked", member, opened, f"is {opened.target}, which has lost this name and lives on under {_names(opened.links)}"
-        )
-    elif size_bytes > plan.ghost_limit_bytes:
-        yield about.descriptor("file-deleted-large", member, opened, _too_large(opened.target, size_bytes, plan))
+def _deleted(scene: Scene, plan: Plan, member: Member, opened: Descriptor, mount: Mount) -> Iterator[Finding]:
+    told = scene.deleted.get((opened.device, opened.inode))
+    if told is None:
+        return
+    if told.links and mount.kind not in _MEMORY_KINDS:
+        yield about.descriptor("file-deleted-linked", member, opened, _linked(opened.target, told.links))
+    elif not told.links and told.allocated_bytes > plan.ghost_limit_bytes:
+        yield about.descriptor("file-deleted-large", member, opened, f"is {_too_large(opened.target, told.allocated_bytes, plan)}")
 
 
-def _names(links: int) -> str:
-    return "another name" if links == 1 else f"{links} other names"
+def _linked(path: str, links: int) -> str:
+    names = "another name" if links == 1 else f"{links} other names"
+    return f"{path} has lost this name and lives on under {names}"
 
 
 def _too_large(path: str, size_bytes: int, plan: Plan) -> str:
-    return f"{path} is deleted and takes {units.format_size(size_bytes)}, more than {units.format_size(plan.ghost_limit_bytes)}"
+    return f"{path}, which is deleted and takes {units.format_size(size_bytes)}, more than {units.format_size(plan.ghost_limit_bytes)}"
 
 
 def _mapped(
@@ -117,15 +121,17 @@ def _mapped(
         if not mapping.is_file or mapping.path.startswith("/[aio]"):
             continue
         key = (mapping.device, mapping.inode)
-        if mapping.deleted and key not in told:
+        mount = all_mounts.covering(mapping.path, scene.mounts)
+        if mapping.deleted and key not in told and key in scene.deleted:
             told.add(key)
-            size_bytes = scene.deleted_bytes.get(key, 0)
-            if size_bytes > plan.ghost_limit_bytes:
-                yield about.process("file-deleted-large", member, _too_large(mapping.path, size_bytes, plan), path=mapping.path)
-        elif not mapping.deleted and os.path.isabs(mapping.path):
-            mount = all_mounts.covering(mapping.path, scene.mounts)
-            if mount is not None and is_remote(mount.kind):
-                remote.setdefault(mount.point, (mount, member, mapping.path))
+            deleted = scene.deleted[key]
+            if deleted.links and (mount is None or mount.kind not in _MEMORY_KINDS):
+                yield about.process("file-deleted-linked", member, f"maps {_linked(mapping.path, deleted.links)}", path=mapping.path)
+            elif not deleted.links and deleted.allocated_bytes > plan.ghost_limit_bytes:
+                message = f"maps {_too_large(mapping.path, deleted.allocated_bytes, plan)}"
+                yield about.process("file-deleted-large", member, message, path=mapping.path)
+        elif not mapping.deleted and mount is not None and is_remote(mount.kind):
+            remote.setdefault(mount.point, (mount, member, mapping.path))
 
 
 def _watches(scene: Scene) -> Iterator[Finding]:

@@ -49,4 +49,4 @@ def expected_bytes(scene: Scene) -> int:
         member.usage.anonymous_bytes + member.usage.shared_memory_bytes + member.usage.swapped_bytes for member in scene.members
     )
     deleted = {(opened.device, opened.inode) for member in scene.members for opened in member.descriptors if opened.deleted}
-    return used + sum(scene.deleted_bytes[key] for key in deleted if key in scene.deleted_bytes) + _TASK_BYTES * len(scene.members)
+    return used + sum(scene.deleted[key].allocated_bytes for key in deleted if key in scene.deleted) + _TASK_BYTES * len(scene.members)

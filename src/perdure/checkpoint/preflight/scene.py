@@ -41,6 +41,13 @@ class Thread(msgspec.Struct, frozen=True):
     own_namespaces: tuple[str, ...]
 
 
+class Deleted(msgspec.Struct, frozen=True):
+    """A file that has lost the name it was opened by; `links` are those that it still has."""
+
+    allocated_bytes: int
+    links: int
+
+
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the tree. PIDs are the host's."""
 
@@ -100,8 +107,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the pseudo terminals whose master a keeper holds."""
     outside: Mapping[str, tuple[links.Holder, ...]] = {}
     """Who, outside the tree, has an end of what the tree has open: ``pipe:[5]``, ``socket:[7]``."""
-    deleted_bytes: Mapping[tuple[int, int], int] = {}
-    """Allocated size of each deleted file, by device and inode."""
+    deleted: Mapping[tuple[int, int], Deleted] = {}
+    """Each file that has lost the name it was opened by, by device and inode."""
     unreachable_watches: tuple[tuple[int, int, Watch], ...] = ()
     """Process, descriptor and watch, of watches whose file the kernel does not find by its handle."""
     unread: tuple[tuple[int, str], ...] = ()
@@ -176,7 +183,7 @@ def read(root: int, keepers: frozenset[int] = frozenset()) -> Scene:
         outside_sessions=frozenset(member.stat.session for member in members if os.path.exists(f"/proc/{member.stat.session}")) - inside,
         outside=links.holders_outside(inside, _other_ends(members, peers)),
         kept_terminals=links.terminals_of(keepers),
-        deleted_bytes=_deleted_bytes(members),
+        deleted=_deleted(members),
         unreachable_watches=tuple(
             (member.pid, descriptor.number, watch)
             for member in members
@@ -333,18 +340,19 @@ def _other_ends(members: Iterable[Member], peers: Mapping[int, int]) -> frozense
     return frozenset(found)
 
 
-def _deleted_bytes(members: Iterable[Member]) -> dict[tuple[int, int], int]:
-    found: dict[tuple[int, int], int] = {}
+def _deleted(members: Iterable[Member]) -> dict[tuple[int, int], Deleted]:
+    found: dict[tuple[int, int], Deleted] = {}
     for member in members:
         for descriptor in member.descriptors:
             if descriptor.deleted and descriptor.is_regular:
                 with contextlib.suppress(OSError):
                     there = os.stat(f"/proc/{member.pid}/fd/{descriptor.number}")
-                    found[descriptor.device, descriptor.inode] = there.st_blocks * 512
+                    found[descriptor.device, descriptor.inode] = Deleted(there.st_blocks * 512, there.st_nlink)
         for mapping in member.mappings:
             if mapping.deleted and mapping.is_file:
                 mapped = maps.file_of(member.pid, mapping)
                 if mapped is not None:
+                    told = Deleted(mapped.st_blocks * 512, mapped.st_nlink)
                     # maps and stat(2) number a file differently on btrfs and overlay.
-                    found[mapped.st_dev, mapped.st_ino] = found[mapping.device, mapping.inode] = mapped.st_blocks * 512
+                    found[mapped.st_dev, mapped.st_ino] = found[mapping.device, mapping.inode] = told
     return found
