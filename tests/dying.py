@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -46,3 +47,23 @@ def _die_at(step: int) -> None:
             left -= 1
 
     sys.addaudithook(watch)
+
+
+def without_unnamed_files(work: Callable[[], object]) -> None:
+    """Run `work` in a child to which the system says that it knows no files without a name, as NFS and others do."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            sys.addaudithook(_refuse_unnamed)
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def _refuse_unnamed(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_TMPFILE == os.O_TMPFILE:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))

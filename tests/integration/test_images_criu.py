@@ -158,6 +158,40 @@ def test_counts_signals_and_edges_that_were_not_taken_are_there_again(program):
     assert running.reached("found") == "[3, True, True, 1, 0, 1, 0, 0]"
 
 
+def test_the_monotonic_clock_goes_on_and_waits_last_as_long_as_they_should(program):
+    # CRIU restores into a time namespace: after a reboot a wait until an absolute time would otherwise last for days.
+    running = program("""
+        import queue, threading
+        start = time.monotonic()
+        def wait_in_queue():
+            try: queue.Queue().get(timeout=2)
+            except queue.Empty: say("queue", time.monotonic() - start)
+        threading.Thread(target=wait_in_queue, daemon=True).start()
+        say("up"); time.sleep(2); say("slept", time.monotonic() - start); wait("never")
+    """)
+    running.reached("up")
+    running.dump()
+    time.sleep(1.5)
+    running.restore()
+    assert 2 <= float(running.reached("slept")) < 3
+    assert 2 <= float(running.reached("queue")) < 3
+
+
+def test_what_an_inotify_had_to_tell_is_lost(program):
+    # A fault of CRIU that no image can cure: the check before a dump has to name it.
+    running = program("""
+        os.mkdir("watched"); number = libc.inotify_init1(0); libc.inotify_add_watch(number, b"watched", 0x100)
+        open("watched/one", "w").close(); assert ready(number, 1)
+        say("up"); wait("go")
+        found = [ready(number, 0.2)]; open("watched/two", "w").close(); found.append(ready(number, 1)); say("found", found)
+    """)
+    running.reached("up")
+    running.dump()
+    running.restore()
+    running.tell("go")
+    assert running.reached("found") == "[False, True]"
+
+
 def test_an_eventfd_that_counts_one_by_one_does_not_any_more(program):
     # A fault of CRIU that no image can cure, since the flag is in none: the check before a dump has to name it.
     running = program("""

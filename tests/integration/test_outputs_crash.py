@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from dying import crashes
+from dying import crashes, without_unnamed_files
 
 from perdure.base import files
 from perdure.checkpoint import carried
@@ -87,6 +87,9 @@ def test_every_step_may_be_the_last(tmp_path: Path, case: str):
     work()
     expected = picture(data)
     assert expected["file"][0] == b"12345"
+    prepare()
+    without_unnamed_files(work)
+    assert picture(data) == expected
     count = 0
     for count in crashes(work, prepare):
         kept = b"".join(content for content, *_ in picture(data).values() if isinstance(content, bytes))
@@ -95,4 +98,4 @@ def test_every_step_may_be_the_last(tmp_path: Path, case: str):
             assert later in kept or (later[:5] == b"12345" and later[5:] in kept)
         work()
         assert picture(data) == expected, f"after a crash at step {count}"
-    assert count >= 5
+    assert count >= 5, "there was nothing to interrupt"
