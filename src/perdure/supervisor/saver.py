@@ -140,9 +140,10 @@ def _write(request: Request, repository: Repository, lock: locks.Lock, report: _
             writer.add(item.name, Path(item.path), part=item.part, runs=of_memory, mode=item.mode)
         stored_s = time.monotonic() - began_s
         report.tell("commit", report.total_bytes)
-        lock.require()
 
         def describe(sizes: tuple[PartSize, ...], files: tuple[StoredFile, ...]) -> Manifest:
+            # The last thing before the manifest is written: by now all packs are durable, which may have taken long.
+            lock.require()
             durations = request.manifest.durations_s | {"store": stored_s, "commit": time.monotonic() - began_s - stored_s}
             return msgspec.structs.replace(request.manifest, sizes=sizes, files=files, durations_s=durations)
 
