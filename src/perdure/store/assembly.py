@@ -111,6 +111,7 @@ class Assembly:
     def close(self) -> None:
         """End the threads. What was not put is dropped."""
         self._putting.shutdown(wait=True, cancel_futures=True)
+        self._spare.clear()
 
     def _new(self) -> _Pack:
         content = self._spare.pop() if self._spare else bytearray(_CAPACITY_BYTES)

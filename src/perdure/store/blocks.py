@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from blake3 import blake3
-
 from perdure.model.checkpoint import BLOCK_BYTES, Run
+from perdure.store import hashing
 from perdure.store.keys import BLOCK_ID_BYTES
 
 PIECE_BLOCKS = 16
@@ -20,14 +19,7 @@ FINGERPRINT_BYTES = 16
 
 def block_ids(blocks: memoryview, key: bytes) -> bytes:
     """Return the ids of whole `blocks`, one after the other, `BLOCK_ID_BYTES` each. `key` is `Keys.block`."""
-    # A copy costs less than setting a key: 2.1 instead of 2.9 µs a block in all.
-    keyed = blake3(key=key)
-    found = []
-    for start in range(0, len(blocks), BLOCK_BYTES):
-        hasher = keyed.copy()
-        hasher.update(blocks[start : start + BLOCK_BYTES])
-        found.append(hasher.digest(BLOCK_ID_BYTES))
-    return b"".join(found)
+    return hashing.keyed_each(key, BLOCK_ID_BYTES, blocks, BLOCK_BYTES)
 
 
 def zero_id(key: bytes) -> bytes:
@@ -37,8 +29,7 @@ def zero_id(key: bytes) -> bytes:
 
 def fingerprints(content: memoryview, ends: Sequence[int], key: bytes) -> bytes:
     """Return the fingerprints of the pieces of `content` that end at byte offsets `ends`. `key` is `Keys.fingerprint`."""
-    starts = [0, *ends[:-1]]
-    return b"".join([blake3(content[start:end], key=key).digest(FINGERPRINT_BYTES) for start, end in zip(starts, ends, strict=True)])
+    return hashing.keyed_pieces(key, FINGERPRINT_BYTES, content, ends)
 
 
 def pieces_of(run: Run) -> Iterator[tuple[int, int]]:

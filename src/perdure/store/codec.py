@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import struct
 
-from blake3 import blake3
-
 from perdure import errors
-from perdure.store import compression
-from perdure.store.crypto import Bytes, Damaged
+from perdure.store import compression, hashing
+from perdure.store.crypto import Damaged
+from perdure.store.hashing import Bytes
 from perdure.store.keys import Keys
 
 VERSION = 1
@@ -30,7 +29,7 @@ _RAW, _ZSTD = 0, 1
 def preamble(keys: Keys, magic: bytes) -> bytes:
     """Return the preamble of an object of this format; `magic` has 8 bytes."""
     head = _HEAD.pack(magic, VERSION, _ENCRYPTED if keys.encrypted else 0)
-    return head + blake3(head, key=keys.preamble).digest(_CHECK_BYTES)
+    return head + hashing.keyed(keys.preamble, _CHECK_BYTES, head)
 
 
 def check_preamble(keys: Keys, magic: bytes, content: Bytes, key: str) -> None:
@@ -42,7 +41,7 @@ def check_preamble(keys: Keys, magic: bytes, content: Bytes, key: str) -> None:
     if start == preamble(keys, magic):
         return
     head = start[: _HEAD.size]
-    if len(start) == PREAMBLE_BYTES and blake3(head, key=keys.preamble).digest(_CHECK_BYTES) == start[_HEAD.size :]:
+    if len(start) == PREAMBLE_BYTES and hashing.keyed(keys.preamble, _CHECK_BYTES, head) == start[_HEAD.size :]:
         found, version, flags = _HEAD.unpack(head)
         if found == magic:
             raise errors.StoreFormat(

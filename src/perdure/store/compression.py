@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from perdure.store.crypto import Bytes, Damaged
+from perdure.store.crypto import Damaged
+from perdure.store.hashing import Bytes
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -10,10 +10,9 @@ import re
 from typing import Annotated
 
 import msgspec
-from blake3 import blake3
 
 from perdure import errors
-from perdure.store import codec, layout
+from perdure.store import codec, hashing, layout
 from perdure.store.keys import Keys
 
 FORMAT = 1
@@ -41,7 +40,7 @@ def encode(repository_id: str, secret: bytes, keys: Keys) -> bytes:
     config = _Config(format=FORMAT, id=repository_id, encrypted=keys.encrypted, secret=secret.hex(), check=keys.check.hex())
     body = msgspec.json.encode(config)[:-1]
     msgspec.json.decode(body + b"}", type=_Config)
-    return body + b',"digest":"' + blake3(body).hexdigest().encode() + b'"}\n'
+    return body + b',"digest":"' + hashing.digest(body) + b'"}\n'
 
 
 def decode(content: bytes, key_file: bytes | None) -> tuple[str, Keys]:
@@ -65,7 +64,7 @@ def decode(content: bytes, key_file: bytes | None) -> tuple[str, Keys]:
 def _decode(content: bytes) -> _Config:
     content = content.removesuffix(b"\n")
     body, tail = content[:-_TAIL_BYTES], _TAIL.fullmatch(content[-_TAIL_BYTES:])
-    if len(content) > MAX_BYTES or not tail or blake3(body).hexdigest().encode() != tail[1]:
+    if len(content) > MAX_BYTES or not tail or hashing.digest(body) != tail[1]:
         raise codec.corrupt(layout.CONFIG, "it is not what was written")
     try:
         if (found := msgspec.json.decode(body + b"}", type=_Any).format) != FORMAT:

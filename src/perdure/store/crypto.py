@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-TAG_BYTES = 16
+from perdure.store import hashing
+from perdure.store.hashing import Bytes
 
-Bytes = bytes | bytearray | memoryview
+TAG_BYTES = 16
 
 
 class Damaged(Exception):
@@ -38,13 +38,11 @@ class PlainSeal:
     """Authenticated, readable by all: for stores without a key file. `key` is 32 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self._start = blake3(key=key)
+        self._key = key
 
     def _tag(self, number: int, plain: Bytes, bound: bytes) -> bytes:
-        hasher = self._start.copy()
-        hasher.update(number.to_bytes(8, "little") + len(bound).to_bytes(8, "little") + bound)
-        hasher.update(plain)
-        return hasher.digest(TAG_BYTES)
+        front = number.to_bytes(8, "little") + len(bound).to_bytes(8, "little") + bound
+        return hashing.keyed(self._key, TAG_BYTES, front, plain)
 
     def seal(self, number: int, plain: Bytes, bound: bytes) -> bytes:
         """See `Seal.seal`."""

@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from blake3 import blake3
 
 from perdure.base import files
 from perdure.model.checkpoint import BLOCK_BYTES, Run
-from perdure.store import blocks
+from perdure.store import blocks, hashing
 from perdure.store.blocks import FINGERPRINT_BYTES, PIECE_BYTES
 from perdure.store.keys import Keys
 
@@ -72,11 +71,12 @@ class Former:
             return None
         return self._spaces[space][at]
 
-    def fingerprint(self, run: Known, address: int, length: int) -> bytes | None:
-        """Return the fingerprint of the piece of `run` that begins at `address` and has `length` blocks; None if it was cut otherwise."""
-        if address != run.address and address % PIECE_BYTES:
-            return None
-        if min(address - address % PIECE_BYTES + PIECE_BYTES, run.end) - address != length * BLOCK_BYTES:
+    def fingerprint(self, run: Known, address: int) -> bytes | None:
+        """Return the fingerprint of the piece of `run` that begins at `address`; None if none does.
+
+        A piece of another length than then has another fingerprint, whatever it holds.
+        """
+        if address % PIECE_BYTES and address != run.address:
             return None
         piece = run.first_piece + address // PIECE_BYTES - run.address // PIECE_BYTES
         return self._prints[piece * FINGERPRINT_BYTES : (piece + 1) * FINGERPRINT_BYTES]
@@ -136,7 +136,7 @@ def load(path: Path, keys: Keys, manifest_salt: bytes) -> Former:
 
 
 def _mac(keys: Keys, content: bytes | memoryview) -> bytes:
-    return blake3(content, key=keys.cache).digest(_MAC_BYTES)
+    return hashing.keyed(keys.cache, _MAC_BYTES, content)
 
 
 def _read(path: Path) -> bytes:

@@ -6,9 +6,8 @@ Everything is BLAKE3: `derive_key` with a context string for each use, the keyed
 
 from __future__ import annotations
 
-from blake3 import blake3
-
 from perdure import errors
+from perdure.store import hashing
 from perdure.store.crypto import PlainSeal, Seal, SecretSeal
 
 SECRET_BYTES = 32
@@ -21,7 +20,7 @@ _CONTEXT = "perdure.store 2026-11 "
 
 
 def _derive(use: str, material: bytes) -> bytes:
-    return blake3(material, derive_key_context=_CONTEXT + use).digest()
+    return hashing.derive(_CONTEXT + use, material)
 
 
 class Keys:
@@ -53,5 +52,5 @@ class Keys:
 
     def seal_for(self, salt: bytes) -> Seal:
         """Return the seal of the object in which `salt`, `SALT_BYTES` random bytes, lies."""
-        key = blake3(salt, key=self._seal).digest()
+        key = hashing.keyed(self._seal, 32, salt)
         return SecretSeal(key) if self.encrypted else PlainSeal(key)

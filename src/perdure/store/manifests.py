@@ -23,8 +23,9 @@ from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES, Manifest
 from perdure.store import codec, layout, packs
 from perdure.store.backends.contract import MAX_OBJECT_BYTES
-from perdure.store.crypto import TAG_BYTES, Bytes, Damaged
+from perdure.store.crypto import TAG_BYTES, Damaged
 from perdure.store.extents import HOLE, Extents
+from perdure.store.hashing import Bytes
 from perdure.store.keys import SALT_BYTES, Keys
 from perdure.store.packs import PackRef
 

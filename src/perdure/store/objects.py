@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 from perdure.store.backends.contract import Backend, ObjectInfo
-from perdure.store.crypto import Bytes
+from perdure.store.hashing import Bytes
 
 
 class Objects:

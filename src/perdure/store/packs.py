@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 import msgspec
-from blake3 import blake3
 
 from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES
-from perdure.store import codec, compression, layout
-from perdure.store.crypto import TAG_BYTES, Bytes, Damaged, Seal
+from perdure.store import codec, compression, hashing, layout
+from perdure.store.crypto import TAG_BYTES, Damaged, Seal
+from perdure.store.hashing import Bytes
 from perdure.store.keys import BLOCK_ID_BYTES, SALT_BYTES, Keys
 
 MAGIC = b"PDRpack\n"
@@ -109,6 +109,11 @@ def mark_compressed(sealed_bytes: int, compressed: bool) -> int:
     return sealed_bytes | (_COMPRESSED if compressed else 0)
 
 
+def starts_of(frames: Iterable[int]) -> array[int]:
+    """Return where each frame begins, and where the last one ends, from the entries of a table."""
+    return array("I", accumulate((entry & ~_COMPRESSED for entry in frames), initial=0))
+
+
 def read_table(get: Get, keys: Keys, pack: PackRef, *, with_ids: bool) -> Table:
     """Read the table of `pack`, and its blocks' ids.
 
@@ -142,16 +147,16 @@ def _table(keys: Keys, pack: PackRef, end: bytes, *, with_ids: bool) -> Table:
     table_bytes = 4 * frames_for(slots) + TAG_BYTES
     table = seal.open(_TABLE, view[-_FOOTER.size - table_bytes : -_FOOTER.size], footer)
     entries = struct.unpack(f"<{frames_for(slots)}I", table)
-    starts = list(accumulate((entry & ~_COMPRESSED for entry in entries), initial=0))
+    starts = starts_of(entries)
     if starts[-1] != frames_bytes:
         raise Damaged
     ids = bytes(seal.open(_IDS, view[: BLOCK_ID_BYTES * slots + TAG_BYTES], footer)) if with_ids else b""
-    return Table(seal, slots, array("I", starts), bytes(entry >> 31 for entry in entries), ids)
+    return Table(seal, slots, starts, bytes(entry >> 31 for entry in entries), ids)
 
 
 def name_of(keys: Keys, content: Bytes) -> bytes:
     """Return the name of the pack that consists of `content`."""
-    return blake3(content, key=keys.pack).digest(layout.PACK_NAME_BYTES)
+    return hashing.keyed(keys.pack, layout.PACK_NAME_BYTES, content)
 
 
 def ref_of(key: str, name: bytes, size_bytes: int, end: bytes) -> PackRef:

@@ -140,7 +140,8 @@ class Placing:
         fresh: set[bytes] = set()
         start = 0
         for at, block_id in enumerate(unknown.ids):
-            place = found.get(block_id) or self._place_of(block_id)
+            # Known since `_look` only when it was stored since then.
+            place = found.get(block_id) or self._recent.get(block_id)
             if place is None and block_id not in fresh:
                 fresh.add(block_id)
                 continue

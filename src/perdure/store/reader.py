@@ -15,8 +15,9 @@ import msgspec
 from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES, StoredFile
 from perdure.store import codec, packs
-from perdure.store.crypto import Bytes, Damaged
+from perdure.store.crypto import Damaged
 from perdure.store.extents import HOLE
+from perdure.store.hashing import Bytes
 from perdure.store.keys import Keys
 from perdure.store.manifests import Body
 from perdure.store.objects import Objects

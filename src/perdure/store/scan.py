@@ -82,7 +82,7 @@ def _piece(former: Former, known: Known | None, address: int, length: int, is_us
         return Piece(length, -1, 0, 0, None)
     block = known.block + (address - known.address) // BLOCK_BYTES
     available = min(length, (known.end - address) // BLOCK_BYTES)
-    fingerprint = former.fingerprint(known, address, length)
+    fingerprint = former.fingerprint(known, address)
     if fingerprint is not None and not is_usable(known.file, block, length):
         fingerprint = None
     return Piece(length, known.file, block, available, fingerprint)

@@ -13,14 +13,13 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import accumulate
 from pathlib import Path
 
 import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES, Manifest, Part, PartSize, Run, StoredFile
-from perdure.store import accounts, blocks, layout, manifests, names
+from perdure.store import accounts, blocks, layout, manifests, names, packs
 from perdure.store.assembly import Assembly
 from perdure.store.extents import Extents
 from perdure.store.fingerprints import Former, Taken
@@ -135,7 +134,7 @@ class Writer:
         self._source.progress(self._done_bytes)
 
     def _stored(self, number: int, ref: PackRef, ids: bytes, lengths: array[int]) -> None:
-        self._known.stored(number, ref, array("I", accumulate(lengths, initial=0)))
+        self._known.stored(number, ref, packs.starts_of(lengths))
         self._put_bytes += ref.size_bytes
         self._source.index.add(ref, ids)
 
@@ -184,6 +183,7 @@ class Writer:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._assembly.close()
         self._asking.shutdown(wait=True, cancel_futures=True)
+        self._buffers.clear()
 
 
 @contextlib.contextmanager
