@@ -59,7 +59,8 @@ def verify_(
             _print(damage)
 
     with store_open.opened(common, store, key_file) as (repository, place), _locked(repository, common, alone=drop_damaged) as lock:
-        with console.progress(common, "verifying", None) as report:
+        all_bytes = sum(info.size_bytes for info in repository.backend.list(""))
+        with console.progress(common, "verifying", all_bytes) as report:
 
             def progress(how_far: Progress) -> None:
                 report(how_far.done_bytes)
