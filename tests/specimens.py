@@ -195,7 +195,7 @@ def dump(criu: Criu, root: int, folder: Path, *options: str, timeout_s: float = 
             images=str(images),
             work=str(work),
             timeout_s=timeout_s,
-            options=("--tree", str(root), "--leave-running", "--tcp-close", "--ghost-limit=1G", *_STANDING, *options),
+            options=("--tree", str(root), "--leave-running", "--tcp-close", "--skip-in-flight", "--ghost-limit=1G", *_STANDING, *options),
         ),
     )
 
@@ -337,6 +337,7 @@ SPECIMENS: tuple[Specimen, ...] = (
     Specimen("unix-descriptor", 'a, b = socket.socketpair(); fd = os.open("/dev/null", 0); socket.send_fds(a, [b"x"], [fd])'),
     Specimen("tcp-listening", 'a = socket.create_server(("127.0.0.1", 0)); b = socket.create_server(("::1", 0), family=socket.AF_INET6)'),
     Specimen("tcp-pair", 'a = socket.create_server(("127.0.0.1", 0)); b = socket.create_connection(a.getsockname()); c = a.accept()'),
+    Specimen("tcp-waiting", 'a = socket.create_server(("127.0.0.1", 0)); b = socket.create_connection(a.getsockname())'),
     Specimen("udp", 'a = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); a.bind(("127.0.0.1", 0))'),
     _anonymous(
         "udp-corked",

@@ -159,6 +159,8 @@ class _Attempts:
                 f"--tree={self._root.pid}",
                 "--leave-stopped" if standing_still else "--leave-running",
                 *STANDING,
+                # A connection that nobody has accepted has no descriptor to be saved by: the peer tries again, as after any restart.
+                "--skip-in-flight",
                 ghosts,
                 *tcp,
                 *streams.dump_options(wired),
