@@ -124,17 +124,19 @@ def _store(request: Request) -> None:
     report = _Report(sum(os.stat(item.path).st_size for item in request.items) + request.manifest.log_bytes)
     report.tell("open", 0)
     with place.opened(request.place) as repository:
-        with locks.shared(repository, purpose=f"checkpoint {request.manifest.id}", surroundings=Linux()) as lock:
-            committed = _write(request, repository, lock, report)
+        previous = _previous(repository, request.manifest.id)
+        using = () if previous is None else (previous.id,)
+        with locks.shared(repository, purpose=f"checkpoint {request.manifest.id}", surroundings=Linux(), using=using) as lock:
+            committed = _write(request, repository, previous, lock, report)
         _say(Committed(committed))
         report.tell("prune", report.total_bytes)
         _prune(repository, request)
 
 
-def _write(request: Request, repository: Repository, lock: locks.Lock, report: _Report) -> Manifest:
+def _write(request: Request, repository: Repository, previous: Manifest | None, lock: locks.Lock, report: _Report) -> Manifest:
     began_s = time.monotonic()
     runs = images.runs_of(Path(request.images))
-    with repository.writer(previous=_previous(repository, request.manifest.id), progress=report.store) as writer:
+    with repository.writer(previous=previous, progress=report.store) as writer:
         for item in (*request.items, *_log_items(request)):
             of_memory = runs.get(os.path.basename(item.name)) if item.part is Part.MEMORY else None
             writer.add(item.name, Path(item.path), part=item.part, runs=of_memory, mode=item.mode)
