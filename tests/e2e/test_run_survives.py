@@ -91,6 +91,21 @@ def test_output_to_a_file_is_that_of_an_undisturbed_run(site):
     assert path.read_bytes() == lines(80)
 
 
+def test_output_appended_to_a_file_is_too(site):
+    run = ["run", "--name", "a", "--every", "1s", "--", "sh", "-c", "python3 count.py 80 0.05; echo done >&2"]
+    out, err = site.folder / "out.txt", site.folder / "err.txt"
+    out.write_bytes(b"before\n")
+    for last in (False, True):
+        with open(out, "ab") as target, open(err, "ab") as second:
+            process = site.start(*run, stdout=target, stderr=second)
+        if not last:
+            wait_for(lambda: site.manifests("a") and len(out.read_bytes().splitlines()) > 35)
+            site.kill_all(process)
+    assert process.wait(60) == 0
+    assert out.read_bytes() == b"before\n" + lines(80)
+    assert err.read_bytes().endswith(b"done\n")
+
+
 def test_the_exit_status_is_passed_on_and_an_ended_workload_starts_anew(site):
     run = ["run", "--name", "a", "--every", "1s", *count(40, 0.05, 3)]
     for epoch in (1, 2):

@@ -110,6 +110,19 @@ def copy_stream(log: Path, size_bytes: int, wanted: frozenset[int], into: int) -
     return done
 
 
+def last_of_streams(log: Path, size_bytes: int, wanted: frozenset[int], most_bytes: int) -> bytes:
+    """Return the last `most_bytes` that the streams `wanted` said in the first `size_bytes` of `log`."""
+    found = b""
+    with open(log, "rb", buffering=0) as source:
+        for stream, start, length in reversed(stretches(log, size_bytes)):
+            if len(found) >= most_bytes:
+                break
+            if stream in wanted:
+                take = min(length, most_bytes - len(found))
+                found = os.pread(source.fileno(), take, start + length - take) + found
+    return found
+
+
 def stream_bytes(log: Path, size_bytes: int, wanted: frozenset[int]) -> int:
     """Return how much the streams `wanted` said in the first `size_bytes` of `log`."""
     return sum(length for stream, _, length in stretches(log, size_bytes) if stream in wanted)

@@ -49,6 +49,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str | None = None
 
 
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A regular file that our own stdout or stderr leads to."""
+
+    descriptor: int
+    device: int
+    inode: int
+    start_bytes: int
+    """Where in it the workload's output begins."""
+
+
 class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The newest checkpoint in few words."""
 
@@ -98,6 +108,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """It was running already when it was taken over: it does not end with its supervisor."""
     exit_status: int | None = None
     reason: str = ""
+    targets: tuple[Target, ...] = ()
+    """Where its output was passed on to, as far as those are files."""
     checkpoints: int = 0
     """As many as the store held when it was last asked."""
     last_checkpoint: LastCheckpoint | None = None
@@ -108,7 +120,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     workload: str
-    kind: Literal["checkpoint", "restore", "launch"]
+    kind: Literal["checkpoint", "restore"]
     began_ns: int
     staging: str | None = None
     pid: int | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 from pathlib import Path
 
 import msgspec
@@ -89,22 +88,6 @@ def put_log_away(path: Path) -> None:
     for one in (path, log.streams_path(path)):
         with contextlib.suppress(FileNotFoundError):
             os.replace(one, one.with_name(one.name + ".previous"))
-
-
-def give_back(path: Path, size_bytes: int, descriptor: int, streams: frozenset[int]) -> str:
-    """Put what `streams` wrote up to the checkpoint into our own output `descriptor`, where that is a file that lost it or has more.
-
-    A file that the shell emptied is filled again; one that is appended to, and holds what was written after the checkpoint, is cut.
-    Returns what was done, in words; empty: nothing.
-    """
-    found = os.fstat(descriptor)
-    expected = log.stream_bytes(path, size_bytes, streams)
-    if not stat.S_ISREG(found.st_mode) or not expected:
-        return ""
-    if found.st_size == 0:
-        log.copy_stream(path, size_bytes, streams, descriptor)
-        return f"{units.format_size(expected)} of earlier output put back"
-    return ""
 
 
 def _begins_with(path: Path, saved: Path) -> bool:

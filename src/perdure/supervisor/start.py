@@ -26,6 +26,7 @@ from perdure.supervisor import (
     background,
     console,
     engine,
+    handback,
     interval,
     leases,
     lock,
@@ -156,6 +157,7 @@ class _Beginning:
             epoch=known.epoch if known else 0,
             checkpoints=known.checkpoints if known else 0,
             last_checkpoint=known.last_checkpoint if known else None,
+            targets=known.targets if known else (),
             boot_id=machine.boot_id(),
             supervisor_pid=os.getpid(),
             supervisor_ticks=process.stat(os.getpid()).start_ticks,
@@ -320,7 +322,9 @@ class _Beginning:
     def _run(self, life: Life, streams: Console, source: Source | None, init: locate.Init) -> None:
         """Start the workload, or bring it back."""
         if source is not None and streams.plan.passed_on and not streams.plan.terminal:
-            self._give_back(streams, source)
+            self._give_back(life, streams, source)
+        elif source is None:
+            life.record = msgspec.structs.replace(life.record, targets=handback.targets(streams.plan))
         stdin, stdout, stderr = streams.open()
         if streams.master is not None:
             terminal.Terminal().adopt(stdout)
@@ -339,13 +343,18 @@ class _Beginning:
         background = self._starter is not None
         return console.plan_again(source.manifest.streams, background=background) if source else console.plan(background=background)
 
-    def _give_back(self, streams: Console, source: Source) -> None:
-        path = self._folders.log(self._name)
-        wanted = {1: frozenset({1, 2})} if streams.plan.one_output else {1: frozenset({1}), 2: frozenset({2})}
-        for descriptor, numbers in wanted.items():
-            done = resume.give_back(path, source.manifest.log_bytes, descriptor, numbers)
+    def _give_back(self, life: Life, streams: Console, source: Source) -> None:
+        """Bring the files that our stdout and stderr lead to back to the checkpoint."""
+        log_path = self._folders.log(self._name)
+        known = {target.descriptor: target for target in life.record.targets}
+        targets = []
+        for descriptor, numbers in handback.streams(streams.plan).items():
+            target, done = handback.give_back(log_path, source.manifest.log_bytes, descriptor, numbers, known.get(descriptor))
+            if target is not None:
+                targets.append(target)
             if done:
                 self._voice.say(f"{'stdout' if descriptor == 1 else 'stderr'}: {done}")
+        life.record = msgspec.structs.replace(life.record, targets=tuple(targets))
 
     def _withdraw(self, database: Database, held: HeldLife, error: errors.PerdureError) -> None:
         """Nothing runs: end the life that was begun."""
