@@ -47,7 +47,7 @@ def refuse_late(found: Standing) -> None:
     """Raise `errors.UsageError` when there is a lock already, or when there are data that a number could be fitted to."""
     if found.lock is not None:
         raise errors.UsageError(
-            f"{found.folder.plan} is locked since {found.lock.signed.host} fixed it",
+            f"{found.folder.plan} was locked on {this_machine.utc(found.lock.signed.at_unix_s)} by {found.lock.signed.user}",
             hint="record a change with perdure eval amend --reason '…'",
         )
     data = standing.managed_runs(found.log)
