@@ -67,7 +67,7 @@ def install_init(init: Init, folder: Path) -> Init:
     """Put a copy of `init` into `folder` under its digest and return the copy.
 
     An image maps the init program by its path, and an upgrade of the system must not change what lies there.
-    Raises `errors.OutputError` and `errors.InputError`.
+    Raises `errors.OutputError`, `errors.InputError`, and `errors.EnvironmentUnfit` where programs may not be run from `folder`.
     """
     try:
         content = Path(init.path).read_bytes()
@@ -83,6 +83,9 @@ def install_init(init: Init, folder: Path) -> Init:
         with contextlib.suppress(FileExistsError):
             os.makedirs(folder, mode=0o755)
         files.write_bytes(target, content, mode=0o755)
+    # Many systems mount /run so.
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise errors.EnvironmentUnfit(f"{folder} lies on a file system that is mounted noexec", hint="choose another folder")
     return msgspec.structs.replace(init, path=str(target))
 
 

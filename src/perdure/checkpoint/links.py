@@ -113,7 +113,7 @@ def _listed(images: Path) -> tuple[Link, ...]:
 
 def _put_back(link: Link, images: Path) -> None:
     name = os.path.basename(link.path)
-    if not name.startswith(_PREFIX) or not link.path.startswith("/") or any("/" in other for other in link.names):
+    if not _is_sound(link):
         raise errors.InputFormat(f"the checkpoint's list of links names {link.path!r}, which is none")
     try:
         with _folder(link.path) as root:
@@ -130,6 +130,12 @@ def _put_back(link: Link, images: Path) -> None:
         raise errors.RestoreFailed(f"another file lies at {link.path} or beside it", hint="try again, or remove it") from None
     except OSError as error:
         raise errors.RestoreFailed(f"cannot bring back {link.path}: {error.strerror}", hint="see perdure check --restore") from error
+
+
+def _is_sound(link: Link) -> bool:
+    is_link = link.path.startswith("/") and os.path.basename(link.path).startswith(_PREFIX)
+    has_content = link.content is None or (link.content.startswith(_CONTENT) and "/" not in link.content)
+    return is_link and has_content and not any("/" in name for name in link.names)
 
 
 def _living(link: Link, root: int) -> str | None:
