@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from dying import crashes, without_unnamed_files
 
-from perdure.base import files
 from perdure.checkpoint import carried
-from perdure.checkpoint.outputs import rules, trees
+from perdure.checkpoint.outputs import listing, rules, trees
 from perdure.checkpoint.outputs.bring_back import bring_back
 from perdure.model.checkpoint import Carried, Holder, OutputFile
 
@@ -52,11 +51,10 @@ def test_every_step_may_be_the_last(tmp_path: Path, case: str):
         "tree": b"later",
     }.get(case)
     if case == "tree":
-        entry = trees.Entry(str(data / "sub"), "folder", 0o750, os.getuid(), os.getgid(), 5)
-        link = trees.Entry(str(data / "link"), "link", 0o777, os.getuid(), os.getgid(), 5, target="file")
-        file = trees.Entry(str(data / "file"), "file", 0o640, os.getuid(), os.getgid(), 1_000_000_007, 5, stored_as="outputs/0")
-        index = trees.Index(1, (str(data),), (entry, link, file))
-        files.write_bytes(contents / trees.INDEX, msgspec.json.encode(index))
+        entry = listing.Entry(str(data / "sub"), "folder", 0o750, os.getuid(), os.getgid(), 5)
+        link = listing.Entry(str(data / "link"), "link", 0o777, os.getuid(), os.getgid(), 5, target="file")
+        file = listing.Entry(str(data / "file"), "file", 0o640, os.getuid(), os.getgid(), 1_000_000_007, 5, stored_as="outputs/0")
+        listing.write(contents, (str(data),), (entry, link, file))
 
     def prepare() -> None:
         shutil.rmtree(data, ignore_errors=True)

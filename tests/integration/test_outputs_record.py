@@ -181,3 +181,10 @@ def test_pipes_sockets_devices_and_ended_processes_are_no_outputs(data: Path, st
     with holding() as pid:
         pass
     assert record([pid], staging).outputs() == ()
+
+
+def test_what_the_kernel_shows_as_files_is_none(data: Path, staging: Path):
+    with holding(("/proc/self/comm", os.O_RDWR, 0, 0), (str(data / "x"), os.O_RDWR | os.O_CREAT, 0, 0)) as pid:
+        recording = record([pid], staging)
+    assert [each.path for each in recording.outputs()] == [str(data / "x")]
+    assert recording.findings == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure import errors
-from perdure.checkpoint.outputs import trees
+from perdure.checkpoint.outputs import listing, trees
 from perdure.checkpoint.outputs.record import record
 
 EPOCH = 4
@@ -134,9 +134,9 @@ def test_links_are_not_followed_on_the_way_out(tree: Path, staging: Path, tmp_pa
 def test_a_damaged_list_and_a_newer_one_are_refused(staging: Path):
     (staging / "outputs").mkdir()
     assert trees.put_back(staging, epoch=EPOCH) == ()
-    (staging / trees.INDEX).write_bytes(b"{")
+    (staging / listing.INDEX).write_bytes(b"{")
     with pytest.raises(errors.InputFormat):
         trees.put_back(staging, epoch=EPOCH)
-    (staging / trees.INDEX).write_bytes(b'{"version":2,"roots":[],"entries":[]}')
+    (staging / listing.INDEX).write_bytes(b'{"version":2,"roots":[],"entries":[]}')
     with pytest.raises(errors.InputFormat, match="newer"):
         trees.put_back(staging, epoch=EPOCH)

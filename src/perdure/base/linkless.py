@@ -51,12 +51,16 @@ def _enter(descriptor: int, folder: str, path: str, make: tuple[int, int] | None
         raise _refusal(path, folder, error) from error
     try:
         os.mkdir(folder, 0o755, dir_fd=descriptor)
-        below = os.open(folder, _FOLDER, dir_fd=descriptor)
+        readable = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
     except OSError as error:
         raise _refusal(path, folder, error) from error
-    # Through the descriptor: the name may be another's by now.
-    os.chown(f"/proc/self/fd/{below}", *make)
-    return below
+    try:
+        # The name may lead to another folder by now: only an empty one is given away.
+        if os.fstat(readable).st_uid == os.geteuid() and not os.listdir(readable):
+            os.fchown(readable, *make)
+        return os.open(".", _FOLDER, dir_fd=readable)
+    finally:
+        os.close(readable)
 
 
 def _refusal(path: str, part: str, error: OSError) -> errors.InputDenied:

@@ -144,8 +144,7 @@ class _Return:
                 stops = there.st_uid != output.uid or rules.is_size_checked(output)
                 self._stale("restore-output-shorter", there, "is shorter than at the checkpoint", stops=stops)
                 return
-            tail = os.pread(current, output.size_bytes - rules.tail_begin(output.size_bytes), rules.tail_begin(output.size_bytes))
-            is_known = rules.digest(tail) == output.head_digest
+            is_known = self._is_known(current, there)
             is_same = (there.st_dev, there.st_ino) == (output.device, output.inode)
             if not self._is_ours(there) or not (is_known or is_same):
                 # CRIU would open it for the workload whoever owns it: another user's file stops the restore.
@@ -159,6 +158,15 @@ class _Return:
                 self._cut(folder, name, current)
         finally:
             os.close(current)
+
+    def _is_known(self, current: int, there: os.stat_result) -> bool:
+        """Tell whether the file holds, up to its size then, what it held at the checkpoint, as far as its end tells."""
+        output = self._output
+        if output.head_digest is None:
+            same = (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns)
+            return same == (output.device, output.inode, output.size_bytes, output.mtime_ns)
+        begin = rules.tail_begin(output.size_bytes)
+        return rules.digest(os.pread(current, output.size_bytes - begin, begin)) == output.head_digest
 
     def _is_ours(self, there: os.stat_result) -> bool:
         """Tell whether the file may be changed in place: no other user's, and reached under no other name unless it is the recorded one."""

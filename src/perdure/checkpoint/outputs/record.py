@@ -27,6 +27,9 @@ from perdure.model.finding import Finding, Severity
 FOLDER = "outputs"
 """Folder in the staging folder, and first part of the stored names."""
 
+_NO_FILES = ("/proc/", "/sys/")
+"""What lies there looks like files and is the kernel's."""
+
 _SMALLEST_DATABASE_BYTES = 512
 _MAX_TAILS_BYTES = 64 << 20
 """Tails kept in memory between the freeze and the digests, a thousand full ones; of more files the digest is made at once."""
@@ -125,14 +128,18 @@ def _collect(pids: Iterable[int], recording: Recording, besides: Collection[str]
     for pid in pids:
         try:
             for each in descriptors.of(pid):
-                if each.is_regular and each.is_writable and each.is_path and each.target not in besides:
+                if each.is_regular and each.is_writable and each.is_path and _may_be_output(each.target, besides):
                     _add_descriptor(pid, each, found, recording)
             for mapping in mappings.of(pid):
-                if mapping.is_shared_writable and mapping.is_file and mapping.path not in besides:
+                if mapping.is_shared_writable and mapping.is_file and _may_be_output(mapping.path, besides):
                     _add_mapping(pid, mapping, found, recording)
         except errors.ProcessGone:
             continue
     return [opened for opened in found.values() if _is_found_here(opened, recording)]
+
+
+def _may_be_output(path: str, besides: Collection[str]) -> bool:
+    return path not in besides and not path.startswith(_NO_FILES)
 
 
 def _add_descriptor(pid: int, each: descriptors.Descriptor, found: dict[tuple[str, int, int], _Open], recording: Recording) -> None:

@@ -11,53 +11,25 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from perdure import errors
-from perdure.base import files, linkless, text
-from perdure.checkpoint.outputs import aside, copying
+from perdure.base import linkless
+from perdure.checkpoint.outputs import aside, copying, listing
 from perdure.checkpoint.outputs.bring_back import checked_name
+from perdure.checkpoint.outputs.listing import Entry
 from perdure.checkpoint.outputs.record import FOLDER
 from perdure.checkpoint.outputs.rules import finding
 from perdure.model.finding import Finding, Severity
 
-INDEX = f"{FOLDER}/index.json"
-"""Name of the stored list of what was included."""
-
 _MOST_ENTRIES = 1_000_000
-_MAX_INDEX_BYTES = 1 << 30
 _MAX_ATTRIBUTE_BYTES = 64 << 10
 _DEEPEST = 256
 _ATTRIBUTES = ("user.", "system.posix_acl_")
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file, folder or link of an included tree. In the index its names are as `text.storable` makes them."""
-
-    path: str
-    kind: Literal["file", "folder", "link"]
-    mode: int
-    uid: int
-    gid: int
-    mtime_ns: int
-    size_bytes: int = 0
-    device: int = 0
-    inode: int = 0
-    stored_as: str | None = None
-    target: str | None = None
-    attributes: dict[str, bytes] = {}
-
-
-class Index(msgspec.Struct, frozen=True):
-    """What was included: `roots` as they were asked for."""
-
-    version: int
-    roots: tuple[str, ...]
-    entries: tuple[Entry, ...]
 
 
 class Included(msgspec.Struct, frozen=True):
@@ -87,8 +59,7 @@ def include(paths: Iterable[str], staging: Path) -> Included:
         os.close(target)
     if not roots:
         return Included({}, 0, 0, ())
-    index = Index(1, roots, tuple(walk.entries.values()))
-    files.write_bytes(staging / INDEX, msgspec.json.encode(_escaped(index)))
+    listing.write(staging, roots, tuple(walk.entries.values()))
     stored = {entry.path: entry.stored_as for entry in walk.entries.values() if entry.stored_as is not None}
     return Included(stored, walk.copied_bytes, walk.shared_bytes, tuple(walk.findings))
 
@@ -196,7 +167,7 @@ def put_back(contents: Path, *, epoch: int) -> tuple[Finding, ...]:
     """
     findings: list[Finding] = []
     folders: list[Entry] = []
-    for entry in read_index(contents):
+    for entry in listing.read(contents):
         try:
             with linkless.parent(entry.path, make=(entry.uid, entry.gid)) as (folder, name):
                 if entry.kind == "folder":
@@ -214,22 +185,6 @@ def put_back(contents: Path, *, epoch: int) -> tuple[Finding, ...]:
         with contextlib.suppress(OSError, errors.InputError), linkless.parent(entry.path) as (folder, name):
             _dress_in_place(folder, name, entry)
     return tuple(findings)
-
-
-def read_index(contents: Path) -> tuple[Entry, ...]:
-    """Return what was included in the checkpoint that lies in `contents`; empty when nothing was. Raises `errors.InputFormat`."""
-    try:
-        with open(contents / INDEX, "rb") as handle:
-            content = handle.read(_MAX_INDEX_BYTES)
-    except FileNotFoundError:
-        return ()
-    try:
-        index = msgspec.json.decode(content, type=Index)
-    except msgspec.MsgspecError as error:
-        raise errors.InputFormat("the list of included files is damaged") from error
-    if index.version != 1:
-        raise errors.InputFormat("the list of included files is from a newer Perdure", hint="use the version that made the checkpoint")
-    return tuple(_plain(entry) for entry in index.entries)
 
 
 def _put_folder(folder: int, name: str, entry: Entry, epoch: int) -> None:
@@ -327,20 +282,6 @@ def _attributes(descriptor: int) -> dict[str, bytes]:
                 if len(value) <= _MAX_ATTRIBUTE_BYTES:
                     found[name] = value
     return found
-
-
-def _escaped(index: Index) -> Index:
-    """Return `index` with names that JSON can hold."""
-    return Index(index.version, tuple(map(text.storable, index.roots)), tuple(_with(entry, text.storable) for entry in index.entries))
-
-
-def _plain(entry: Entry) -> Entry:
-    return _with(entry, text.original)
-
-
-def _with(entry: Entry, change: Callable[[str], str]) -> Entry:
-    target = None if entry.target is None else change(entry.target)
-    return msgspec.structs.replace(entry, path=change(entry.path), target=target)
 
 
 def _kept(entry: Entry, tail: str) -> Finding:
