@@ -126,11 +126,25 @@ class TestOutside:
             with specimens.staged(program, tmp_path, init, pass_fds=(writing,)) as stage:
                 assert verdict(stage, criu, tmp_path) == (expected, True)
                 assert "file-pipe-outside" in found(stage.root, Plan()) or "file-pipe-leaked" in found(stage.root, Plan())
-                ours = Plan(criu=criu, keepers=frozenset({os.getpid()}))
-                assert found(stage.root, ours) == set()
+                given = Plan(criu=criu, external=frozenset({os.readlink(f"/proc/self/fd/{writing}")}))
+                assert found(stage.root, given) == set()
         finally:
             os.close(reading)
             os.close(writing)
+
+    def test_standard_streams_of_the_root_are_given_again(self, tools, tmp_path):
+        criu, init = tools
+        reading, writing = os.pipe()
+        master, slave = pty.openpty()
+        try:
+            prepare = f"os.dup2({writing}, 1); os.close({writing}); os.dup2({slave}, 0); os.close({slave})"
+            with specimens.staged("pass", tmp_path, init, pass_fds=(writing, slave), prepare=prepare) as stage:
+                assert found(stage.root, Plan(criu=criu)) == set()
+                there = os.fstat(slave)
+                assert specimens.dump(criu, stage.root, tmp_path, "--external", f"tty[{there.st_rdev:x}:{there.st_dev:x}]").succeeded
+        finally:
+            for descriptor in (reading, writing, master, slave):
+                os.close(descriptor)
 
     def test_pipe_whose_other_end_is_closed(self, tools, tmp_path):
         criu, init = tools
@@ -145,7 +159,6 @@ class TestOutside:
                 there = os.fstat(slave)
                 external = f"tty[{there.st_rdev:x}:{there.st_dev:x}]"
                 assert verdict(stage, criu, tmp_path) == ({"file-tty-outside"}, False)
-                assert problems(stage.root, Plan(criu=criu, keepers=frozenset({os.getpid()}))) == set()
                 plan = Plan(criu=criu, external=frozenset({external}))
                 assert verdict(stage, criu, tmp_path, "--external", external, plan=plan) == (set(), True)
         finally:
@@ -209,6 +222,17 @@ class TestRoot:
         with specimens.staged("pass", tmp_path, init, cwd=Path("/proc")) as stage:
             assert verdict(stage, criu, tmp_path) == ({"process-working-directory"}, False)
 
+    def test_directory_that_is_read_only(self, tools, tmp_path):
+        criu, init = tools
+        point = tmp_path / "point"
+        point.mkdir()
+        try:
+            mount("tmpfs", point, "-o", "ro")
+            with specimens.staged("pass", tmp_path, init, cwd=point) as stage:
+                assert verdict(stage, criu, tmp_path) == ({"process-working-directory"}, False)
+        finally:
+            unmount(point)
+
     def test_directory_that_another_dump_uses(self, tools, tmp_path):
         criu, init = tools
         with specimens.staged("pass", tmp_path, init) as stage:
@@ -235,6 +259,18 @@ class TestRoot:
         with specimens.staged(program, tmp_path, init) as stage:
             plan = Plan(criu=criu, ghost_limit_bytes=1 << 20)
             assert verdict(stage, criu, tmp_path, "--ghost-limit=1M", plan=plan) == ({"file-deleted-large"}, False)
+
+    def test_32_bits(self, tools, tmp_path):
+        criu, init = tools
+        source = """
+void _start(void) { for (;;) { int result; __asm__ volatile("int $0x80" : "=a"(result) : "a"(29)); } }
+"""
+        command = ["cc", "-m32", "-static", "-nostdlib", "-fno-pic", "-x", "c", "-", "-o", tmp_path / "program"]
+        if subprocess.run(command, input=source, text=True, capture_output=True).returncode:
+            pytest.skip("no C compiler for 32 bits")
+        with specimens.staged('subprocess.Popen(["./program"])', tmp_path, init) as stage:
+            assert verdict(stage, criu, tmp_path) == (set(), True)
+        assert goes_on(criu, tmp_path)
 
     def test_vfork(self, tools, tmp_path):
         criu, init = tools

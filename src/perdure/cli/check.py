@@ -101,7 +101,6 @@ def _process(
         raise errors.WorkloadMissing(f"{target} is not running: {known.state.value}", hint="perdure ps tells how each workload is")
     return known.pid, msgspec.structs.replace(
         plan,
-        keepers=frozenset({known.supervisor_pid} if known.supervisor_pid else ()),
         outputs=(*plan.outputs, *known.options.outputs),
         store=plan.store if values["store"].value else known.store,
         tcp=known.options.tcp,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterable
@@ -66,7 +67,7 @@ class _AtFreeze(msgspec.Struct):
 
 
 class Dumping:
-    """One dump, run in a thread of its own. `tell` is told of each phase, and of the staging folder once there is one."""
+    """One dump, run in a thread of its own. `tell` is told of each phase, and of the staging folder before it is made."""
 
     def __init__(
         self, life: Life, console: Console, checkpoint: CheckpointId, due: Due, *, tell: Callable[[str, str | None], None]
@@ -88,10 +89,11 @@ class Dumping:
         pids = tree.pids(life.tree)
         facts, files = host.facts(life.criu.version, pids), mapped.record(pids)
         expected_bytes = staging.expected_bytes(life.tree)
-        folder = make_folder(expected_bytes, life.staging, life.folders)
+        folder = choose_folder(expected_bytes, life.staging, life.folders)
         self._tell("freeze", str(folder))
         if self._cancelled:
             raise errors.CheckpointFailed("it was ended before it began")
+        make_folder(folder)
         created_ns = time.time_ns()
         options = dump.DumpOptions(
             expected_bytes=expected_bytes,
@@ -117,7 +119,6 @@ class Dumping:
     def _check(self) -> tuple[Finding, ...]:
         life = self._life
         plan = Plan(
-            keepers=frozenset({os.getpid()}),
             outputs=life.options.outputs,
             tcp=life.options.tcp,
             criu=life.criu,
@@ -167,9 +168,21 @@ class Dumping:
         )
 
 
-def make_folder(wanted_bytes: int, setting: str | None, folders: Folders) -> Path:
-    """Make a private folder that has room for `wanted_bytes`. Raises `errors.CheckpointRefused`, `errors.OutputError`."""
-    return staging.make(staging.choose(wanted_bytes, setting=setting, disks=(folders.state, Path(_SPARE_DISK))))
+def choose_folder(wanted_bytes: int, setting: str | None, folders: Folders) -> Path:
+    """Return the path of a new folder where `wanted_bytes` have room. Raises `errors.CheckpointRefused`.
+
+    It is not made yet: whoever is killed right after making it must have noted it before.
+    """
+    place = staging.choose(wanted_bytes, setting=setting, disks=(folders.state, Path(_SPARE_DISK)))
+    return place.folder / f"{staging.PREFIX}{secrets.token_hex(8)}"
+
+
+def make_folder(path: Path) -> None:
+    """Make the private folder `path`. Raises `errors.OutputError`."""
+    try:
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise errors.OutputError(f"cannot make {path}: {error.strerror}", hint="name another folder: PERDURE_STAGING=…") from error
 
 
 def _init_program(life: Life) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from perdure import errors
-from perdure.base.proc import descriptors, process, reading
+from perdure.base.proc import process, reading
 
 _SOCK_DIAG, _DIAG_BY_FAMILY = 4, 20
 _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
@@ -58,18 +58,6 @@ def holders_outside(inside: frozenset[int], targets: frozenset[str]) -> dict[str
                         Holder(pid, int(name), writes=bool(mode & stat.S_IWUSR), reads=bool(mode & stat.S_IRUSR))
                     )
     return {target: tuple(holders) for target, holders in found.items()}
-
-
-def terminals_of(keepers: frozenset[int]) -> frozenset[int]:
-    """Return the numbers of the pseudo terminals whose master one of `keepers` holds."""
-    found = set()
-    for pid in keepers:
-        with contextlib.suppress(errors.ProcessGone, errors.InputDenied):
-            for opened in descriptors.of(pid):
-                name, _, index = opened.info.rest.rpartition("tty-index:")
-                if name or opened.info.rest.startswith("tty-index:"):
-                    found.add(int(index))
-    return frozenset(found)
 
 
 def unix_peers() -> dict[int, int]:

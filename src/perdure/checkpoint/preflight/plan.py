@@ -18,12 +18,10 @@ GHOST_LIMIT_BYTES = 1 << 40
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a save would do.
 
-    `keepers` are processes outside, such as the supervisor, whose ends of pipes and terminals are handed over again at a restore;
-    `external` names more of those, as CRIU calls them: ``pipe:[123]``, ``tty[8801:1a]``. `outputs` are the files and folders whose
-    content goes along (``--outputs``).
+    `external` names what is handed over again at a restore besides the root's standard streams, as CRIU calls it: ``pipe:[123]``,
+    ``tty[8801:1a]``, ``unix[123]``. `outputs` are the files and folders whose content goes along (``--outputs``).
     """
 
-    keepers: frozenset[int] = frozenset()
     external: frozenset[str] = frozenset()
     outputs: tuple[str, ...] = ()
     tcp: Literal["close", "keep"] = "close"

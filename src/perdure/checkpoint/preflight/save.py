@@ -30,11 +30,11 @@ def check(root: int, plan: Plan) -> tuple[Finding, ...]:
 
     Raises `errors.ProcessGone` when `root` is gone, `errors.InputDenied` when it may not be looked into.
     """
-    seen = scene.read(root, plan.keepers)
+    seen = scene.read(root)
     found = list(rules(seen, plan))
     if any(finding.code in PASSING and finding.severity is Severity.PROBLEM for finding in found):
         time.sleep(_MOMENT_S)
-        seen = scene.read(root, plan.keepers)
+        seen = scene.read(root)
         again = list(rules(seen, plan))
         before = {_key(finding) for finding in found}
         found = [finding for finding in again if finding.code not in PASSING or _key(finding) in before]

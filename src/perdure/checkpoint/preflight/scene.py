@@ -103,8 +103,6 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Inodes of UDP sockets with data that waits to be sent."""
     outside_sessions: frozenset[int] = frozenset()
     """Sessions of members whose leader lives, and is no member."""
-    kept_terminals: frozenset[int] = frozenset()
-    """Numbers of the pseudo terminals whose master a keeper holds."""
     outside: Mapping[str, tuple[links.Holder, ...]] = {}
     """Who, outside the tree, has an end of what the tree has open: ``pipe:[5]``, ``socket:[7]``."""
     deleted: Mapping[tuple[int, int], Deleted] = {}
@@ -145,8 +143,8 @@ def pids_of(root: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def read(root: int, keepers: frozenset[int] = frozenset()) -> Scene:
-    """Read the tree of process `root` and its surroundings; `keepers` hold the other ends of its streams for it.
+def read(root: int) -> Scene:
+    """Read the tree of process `root` and its surroundings.
 
     Raises `errors.ProcessGone` when `root` is gone, `errors.InputDenied` when it may not be looked into.
     """
@@ -182,7 +180,6 @@ def read(root: int, keepers: frozenset[int] = frozenset()) -> Scene:
         corked=links.corked_datagrams(root),
         outside_sessions=frozenset(member.stat.session for member in members if os.path.exists(f"/proc/{member.stat.session}")) - inside,
         outside=links.holders_outside(inside, _other_ends(members, peers)),
-        kept_terminals=links.terminals_of(keepers),
         deleted=_deleted(members),
         unreachable_watches=tuple(
             (member.pid, descriptor.number, watch)
@@ -298,12 +295,14 @@ def _tell_shared_memory(members: list[Member]) -> None:
 
 
 def _can_make_folder(pid: int) -> bool:
-    """Tell whether the working directory of `pid` lies where something can be made: not read-only, not /proc."""
+    """Tell whether root can make a folder in the working directory of `pid`: not where it is read-only or of /proc, nor where an NFS
+    server takes root for nobody.
+    """
     try:
         there = os.statvfs(f"/proc/{pid}/cwd")
     except OSError:
         return True
-    return not there.f_flag & os.ST_RDONLY and bool(there.f_blocks or there.f_files)
+    return bool(there.f_blocks or there.f_files) and os.access(f"/proc/{pid}/cwd", os.W_OK | os.X_OK)
 
 
 def _is_frozen(pid: int) -> bool:
