@@ -71,6 +71,15 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "stats": "perdure.cli.store_stats:stats_",
         },
     ),
+    "eval": (
+        "Did it pay: plan, run both ways, break both, report.",
+        {
+            "init": "perdure.cli.eval_init:init",
+            "lock": "perdure.cli.eval_lock:lock",
+            "amend": "perdure.cli.eval_amend:amend",
+            "status": "perdure.cli.eval_status:status",
+        },
+    ),
     "effects": (
         "See and settle what jobs did outside, once.",
         {
