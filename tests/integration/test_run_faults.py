@@ -31,6 +31,9 @@ for number in range(int(sys.argv[1])):
 def site(tmp_path):
     made = Site(tmp_path)
     (made.work / "state.py").write_text(STATE)
+    # Others may use the usual places at the same time.
+    made.environment["PERDURE_STAGING"] = str(tmp_path / "staging")
+    (tmp_path / "staging").mkdir()
     yield made
     made.close()
 
@@ -45,8 +48,9 @@ def disk(tmp_path):
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-def staging() -> set[Path]:
-    return set(Path("/dev/shm").glob("perdure-*"))
+def staged(site: Site) -> list[Path]:
+    """What lies where images wait."""
+    return list((site.folder / "staging").iterdir())
 
 
 def frozen(pids: list[int]) -> list[int]:
@@ -77,7 +81,6 @@ def test_the_supervisor_killed_at_200_random_instants(site):
 def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
     generator = random.Random(seed)
     run = ["run", "--name", "a", "--every", "1s", "--events", "events", "--", "python3", "state.py", "1000000"]
-    before = staging()
     newest = ""
     for number in range(rounds):
         process = site.start(*run)
@@ -105,9 +108,92 @@ def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
     wait_for(lambda: b'"running"' in _said(site))
     assert site.run("stop", "a").returncode == 0
     last.communicate(timeout=60)
-    assert staging() == before
+    assert staged(site) == []
     verified = site.run("store", "verify")
     assert verified.returncode == 0, verified.stderr.decode()
+
+
+def alive_in(site: Site) -> list[int]:
+    """Processes that work in the site's folder."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(folder / "cwd") == str(site.work) and not is_zombie(int(folder.name)):
+                found.append(int(folder.name))
+    return found
+
+
+def test_the_supervisor_killed_at_random_instants_of_a_restore(site):
+    _kill_restores(site, rounds=8, seed=7)
+
+
+@pytest.mark.slow
+def test_the_supervisor_killed_at_200_random_instants_of_a_restore(site):
+    _kill_restores(site, rounds=200, seed=8)
+
+
+def _kill_restores(site: Site, *, rounds: int, seed: int) -> None:
+    generator = random.Random(seed)
+    run = ["run", "--name", "a", "--every", "never", "--events", "events", "--", "python3", "state.py", "1000000"]
+    first = site.start(*run)
+    wait_for(lambda: len(site.log("a").splitlines()) > 20)
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    first.communicate(timeout=60)
+    for _ in range(rounds):
+        process = site.start(*run)
+        time.sleep(generator.uniform(0.1, 2.0))
+        process.kill()
+        process.communicate()
+        wait_for(lambda: not alive_in(site), 30)
+    (site.work / "events").unlink()
+    last = site.start(*run)
+    wait_for(lambda: b'"running"' in _said(site) or last.poll() is not None)
+    assert b'"text":"a@1.1"' in _said(site)
+    assert site.run("stop", "a").returncode == 0
+    last.communicate(timeout=60)
+    log = site.log("a")
+    assert log == lines(len(log.splitlines()))
+    assert staged(site) == []
+
+
+def test_criu_killed_in_the_middle_of_a_dump(site):
+    """The workload goes on; or, where CRIU's death took it along, that is said, and the next run goes on from the checkpoint before."""
+    run = ["run", "--name", "a", "--every", "never", "--events", "events", "--", "python3", "state.py", "1000000"]
+    generator = random.Random(3)
+    process = site.start(*run)
+    wait_for(lambda: site.log("a"))
+    assert site.run("checkpoint", "a").returncode == 0
+    for _ in range(6):
+        asker = site.start("checkpoint", "a")
+        wait_for(lambda asker=asker, process=process: _criu_of(process.pid) or asker.poll() is not None)
+        time.sleep(generator.uniform(0.0, 0.1))
+        found = _criu_of(process.pid)
+        if found is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(found, 9)
+        asker.communicate(timeout=60)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        if process.poll() is not None:
+            assert process.returncode == 75, process.stderr.read().decode()
+            assert site.ps("a")["state"] == "lost"
+            (site.work / "events").unlink()
+            process = site.start(*run)
+            wait_for(lambda process=process: b'"running"' in _said(site) or process.poll() is not None)
+        length = len(site.log("a"))
+        wait_for(lambda length=length: len(site.log("a")) > length, 20)
+    assert site.run("checkpoint", "a").returncode == 0
+    assert site.run("stop", "a").returncode == 0
+    log = site.log("a")
+    assert log == lines(len(log.splitlines()))
+
+
+def _criu_of(pid: int) -> int | None:
+    for child in descendants(pid):
+        with contextlib.suppress(OSError):
+            if b"\0dump\0" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+    return None
 
 
 def test_a_full_store_lets_the_workload_go_on_and_says_so(site, disk):

@@ -30,7 +30,8 @@ _SPARE_BYTES = 64 << 20
 """Room for what images hold beside pages."""
 
 _NETWORKED = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "beegfs", "gpfs", "9p", "fuse.")
-_PREFIX = "perdure-"
+PREFIX = "perdure-"
+"""How the name of every folder for images begins."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ def choose(wanted_bytes: int, *, setting: str | None, disks: Iterable[Path]) -> 
 def make(place: Place) -> Path:
     """Make a new private folder at `place` and return it. Raises `errors.OutputError`."""
     try:
-        return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place.folder))
+        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=place.folder))
     except OSError as error:
         raise errors.OutputError(
             f"cannot make a folder in {place.folder}: {error.strerror}", hint="name another: PERDURE_STAGING=…"
@@ -91,7 +92,7 @@ def make(place: Place) -> Path:
 
 def remove(folder: Path) -> None:
     """Remove a folder that `make` made, with all in it; never what a link in it leads to. One that is gone is no error."""
-    if not folder.name.startswith(_PREFIX):
+    if not folder.name.startswith(PREFIX):
         raise AssertionError(f"{folder} was not made for images")
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)

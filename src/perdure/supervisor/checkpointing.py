@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -94,8 +95,15 @@ class Checkpointing:
             self._dumping.cancel()
 
     def _told_by_dump(self, phase: str, staging: str | None) -> None:
-        """From the dump's thread: it has come to `phase`."""
-        self._reactor.post(lambda: self._note(phase, staging))
+        """From the dump's thread: it has come to `phase`, and makes `staging` next. Returns when that is noted."""
+        noted = threading.Event()
+
+        def note() -> None:
+            self._note(phase, staging)
+            noted.set()
+
+        self._reactor.post(note)
+        noted.wait()
 
     def _note(self, phase: str, staging: str | None) -> None:
         if self._operation is not None and staging is not None:

@@ -251,13 +251,14 @@ class _Beginning:
     @contextlib.contextmanager
     def _folder(self, database: Database, manifest: model.Manifest) -> Iterator[Path]:
         """Yield a private folder that has room for the files of `manifest`; it goes with the block, or with the next run."""
-        staged = engine.make_folder(manifest.logical_bytes, self._setup.staging, self._folders)
+        staged = engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._folders)
         operation = database.begin(
             Operation(
                 number=0, workload=self._name, kind="restore", began_ns=time.time_ns(), staging=str(staged), boot_id=machine.boot_id()
             )
         )
         try:
+            engine.make_folder(staged)
             yield staged
         finally:
             staging.remove(staged)
