@@ -130,6 +130,8 @@ def begin(
     lease = Lease(0, surroundings.wall_ns(), begun)
     life_records.write_lease(repository, workload, epoch, lease)
     if life_records.newer(repository, workload, epoch) is not None:
+        withdrawn = Ended(_given_up("withdrawn: a newer life has begun", surroundings), withdrawn=True)
+        life_records.write_end(repository, workload, epoch, withdrawn)
         raise errors.WorkloadBusy(f"{workload} was started by another process meanwhile", hint=f"see perdure ps {workload}")
     _look_again(repository, begun.life, leases, surroundings)
     for older in leases:
