@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from perdure.base import privileges
-from perdure.checkpoint import host
+from perdure.checkpoint.host import facts, rules
 from perdure.model.finding import Severity
 
-FIT = host.Machine(
+FIT = facts.Machine(
     root=True,
     missing_capabilities=(),
     kernel="6.12.1",
@@ -37,7 +37,7 @@ FIT = host.Machine(
 
 
 def test_a_fit_machine_has_nothing_but_facts():
-    assert {finding.severity for finding in host.judge(FIT)} == {Severity.INFO}
+    assert {finding.severity for finding in rules.judge(FIT)} == {Severity.INFO}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_fit_machine_has_nothing_but_facts():
     ],
 )
 def test_each_lack_is_named_with_what_helps(change, code, severity):
-    findings = host.judge(msgspec.structs.replace(FIT, **change))
+    findings = rules.judge(msgspec.structs.replace(FIT, **change))
     found = [finding for finding in findings if finding.code == code]
     assert [finding.severity for finding in found] == [severity]
     if severity is not Severity.INFO:
@@ -78,10 +78,10 @@ def test_each_lack_is_named_with_what_helps(change, code, severity):
 
 
 def test_this_machine_can_be_looked_at(tmp_path):
-    found = host.look(tmp_path / "not" / "yet")
+    found = facts.look(tmp_path / "not" / "yet")
     assert found.state_writable
     assert found.root == privileges.is_root()
-    assert host.judge(found)
+    assert rules.judge(found)
 
 
 def test_capabilities_are_read_from_a_status():

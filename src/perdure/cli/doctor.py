@@ -37,8 +37,8 @@ def doctor(
 
     Example: `perdure doctor --bring-criu`
     """
-    from perdure.checkpoint import host
     from perdure.checkpoint.criu import locate, report
+    from perdure.checkpoint.host import facts, rules
     from perdure.supervisor import folders
 
     if not bring_criu and (prefix is not None or mirror is not None):
@@ -49,7 +49,7 @@ def doctor(
         where = _bring(where, prefix, mirror, common)
     found = report.make(where)
     places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
-    everything = (*host.judge(host.look(places.state)), *found.findings)
+    everything = (*rules.judge(facts.look(places.state)), *found.findings)
     findings.show(common, everything, nothing="nothing to say", criu=found.criu, init=found.init)
     findings.refuse_problems(everything, what="checkpoints do not work here", hint="each problem above says what helps")
 

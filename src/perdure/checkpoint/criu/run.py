@@ -1,15 +1,12 @@
 """Start CRIU: one action, bounded in time, with its log kept and its failure explained. Called by whoever dumps or restores.
 
 CRIU is a child of the calling process, never of a shell, so that `--restore-sibling` makes the restored root task a child of the
-caller, who has to wait for it. It sees no configuration file, no plug-in and no environment but what is given here: each of them
-could change what a dump means.
+caller, who has to wait for it. What it is asked for is in `calls`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
-import math
 import os
 import re
 import resource
@@ -18,17 +15,12 @@ import signal
 import subprocess
 import threading
 import time
-from typing import Literal
-
-import msgspec
 
 from perdure import errors
 from perdure.checkpoint.criu import log, netlock, repair
-from perdure.checkpoint.criu.log import Explanation
+from perdure.checkpoint.criu.calls import Action, Call, Criu, Result, command, external, inherit_fd, log_name_of, wants_preload
 
-PLUGINS = "/proc/self/ns"
-"""A folder that never holds a plug-in. CRIU's own CUDA plug-in disables itself with only a warning, and one of another version ends
-the dump with an undefined symbol: GPU state is handled before CRIU is started."""
+__all__ = ["Action", "Call", "Criu", "Result", "Running", "command", "external", "inherit_fd", "read_run_id", "run", "start"]
 
 GRACE_S = 5.0
 """CRIU stops collecting by itself after the time allowed; only when it does not end this long afterwards is it killed."""
@@ -40,106 +32,6 @@ _HEAD_BYTES = 64 * 1024 * 1024
 _SCRUBBED = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/"}
 
 
-class Criu(msgspec.Struct, frozen=True):
-    """A CRIU that can be started. Made by `locate.find`."""
-
-    argv: tuple[str, ...]
-    version: str
-    origin: str
-    """Why this one, as a sentence."""
-    prefix: str | None = None
-    """The private prefix it comes from; None for the system's or one that was named."""
-    needs_prlimit_preload: bool = False
-    """This process lacks CAP_SYS_RESOURCE, so that a dump of another user's task needs `preload`."""
-    preload: str | None = None
-    """Library with the prlimit() that needs no capability; None when it is not needed or could not be made."""
-    network_lock: Literal["iptables", "nftables"] = "iptables"
-    """How established connections are held still during a dump. With nftables no other program has to be installed."""
-
-    @property
-    def program(self) -> str:
-        """Path of the CRIU binary itself."""
-        return self.argv[-1]
-
-
-class Action(enum.StrEnum):
-    """What CRIU is asked for."""
-
-    DUMP = "dump"
-    PRE_DUMP = "pre-dump"
-    RESTORE = "restore"
-    CHECK = "check"
-    LAZY_PAGES = "lazy-pages"
-    CPUINFO = "cpuinfo"
-
-
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of CRIU.
-
-    `images` and `work` are existing folders, `work` a private one: the log is written there as `log_name`. `options` follow the ones
-    that are set here, and are passed as they are. `pass_fds` are inherited under their own numbers, for `inherit_fd`.
-    """
-
-    action: Action
-    images: str
-    work: str
-    timeout_s: float
-    options: tuple[str, ...] = ()
-    pass_fds: tuple[int, ...] = ()
-    log_name: str | None = None
-    """Default: the action's name with ``.log``."""
-    verbosity: int = 4
-    action_script: str | None = None
-    """Path of a program that CRIU calls at each stage, named in CRTOOLS_SCRIPT_ACTION."""
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """How one start of CRIU ended."""
-
-    action: Action
-    returncode: int
-    """Exit status, or the negative number of the signal that ended it."""
-    wall_s: float
-    log_path: str
-    timed_out: bool = False
-    cancelled: bool = False
-    explanation: Explanation | None = None
-    """Why it failed; None when it did not."""
-    run_id: str = ""
-    """CRIU's own id of this run, for `netlock.release`."""
-    root_pid: int | None = None
-    """PID here of the restored root task; None for other actions, after a failure, and with a verbosity below 4."""
-
-    @property
-    def succeeded(self) -> bool:
-        """Tell whether CRIU did what was asked."""
-        return self.returncode == 0
-
-
-def inherit_fd(descriptor: int, resource: str) -> str:
-    """Return the option that gives the restored tree `descriptor` for `resource`, such as ``pipe:[1234]`` or ``tty[8800:a]``."""
-    return f"--inherit-fd=fd[{descriptor}]:{resource}"
-
-
-def external(resource: str) -> str:
-    """Return the option that makes a dump leave out `resource`, such as ``unix[1234]`` or ``tty[8800:a]``."""
-    return f"--external={resource}"
-
-
-def command(criu: Criu, call: Call) -> list[str]:
-    """Return the whole command line of `call`."""
-    verb = ["cpuinfo", "dump"] if call.action is Action.CPUINFO else [call.action.value]
-    arguments = [*_program(criu, call.action), *verb, "--no-default-config", f"-v{call.verbosity}"]
-    if call.action is not Action.CHECK:
-        arguments += ["-D", call.images]
-    arguments += ["-W", call.work, "-o", _log_name(call), "-L", PLUGINS]
-    if call.action in (Action.DUMP, Action.PRE_DUMP):
-        arguments += ["--timeout", str(max(1, math.ceil(call.timeout_s))), f"--network-lock={criu.network_lock}"]
-    if call.action_script:
-        arguments += ["--action-script", call.action_script]
-    return [*arguments, *call.options]
-
-
 def run(criu: Criu, call: Call) -> Result:
     """Do `call` and wait for its end. Raises `errors.EnvironmentUnfit` when CRIU cannot be started at all."""
     return start(criu, call).wait()
@@ -148,7 +40,7 @@ def run(criu: Criu, call: Call) -> Result:
 def start(criu: Criu, call: Call) -> Running:
     """Start `call` and return at once. Raises `errors.EnvironmentUnfit` when CRIU cannot be started at all."""
     environment = dict(_SCRUBBED)
-    if criu.prefix is None and _wants_preload(criu, call.action):
+    if criu.prefix is None and wants_preload(criu, call.action):
         environment["LD_PRELOAD"] = str(criu.preload)
     held = _dumped_tree(call)
     speech = os.open(_speech_path(call), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -234,7 +126,7 @@ class Running:
 
     def _judge(self, returncode: int, *, timed_out: bool, cancelled: bool) -> Result:
         wall_s = time.monotonic() - self._began
-        path = os.path.join(self._call.work, _log_name(self._call))
+        path = os.path.join(self._call.work, log_name_of(self._call))
         head = _read(path, _HEAD_BYTES if self._call.action is Action.RESTORE else _ID_BYTES)
         tasks = [int(pid) for pid in re.findall(r"PID: real (\d+) virt", head)] if self._call.action is Action.RESTORE else []
         explanation = None
@@ -295,24 +187,8 @@ def _run_id(text: str) -> str:
     return match[1] if match else ""
 
 
-def _program(criu: Criu, action: Action) -> list[str]:
-    if criu.prefix is None or not _wants_preload(criu, action):
-        return list(criu.argv)
-    # Through the prefix's own loader, so that what CRIU starts itself does not inherit it.
-    loader, *rest = criu.argv
-    return [loader, "--preload", str(criu.preload), *rest]
-
-
-def _wants_preload(criu: Criu, action: Action) -> bool:
-    return criu.needs_prlimit_preload and criu.preload is not None and action in (Action.DUMP, Action.PRE_DUMP)
-
-
-def _log_name(call: Call) -> str:
-    return call.log_name or f"{call.action.value}.log"
-
-
 def _speech_path(call: Call) -> str:
-    return os.path.join(call.work, _log_name(call) + ".stderr")
+    return os.path.join(call.work, log_name_of(call) + ".stderr")
 
 
 def _start_ticks(pid: int) -> int:
