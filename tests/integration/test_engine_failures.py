@@ -161,7 +161,9 @@ def test_a_tree_left_stopped_stands_still_until_it_is_let_go(beating: Workload):
     os.kill(child, signal.SIGSTOP)
     dumped = beating.dump()
     assert [fact.host_pid for fact in dumped.processes if fact.stopped] == [child]
-    assert tree.look(child).is_stopped
+    end = time.monotonic() + 10
+    while not tree.look(child).is_stopped:
+        assert time.monotonic() < end
     os.kill(child, signal.SIGCONT)
     assert_runs_on(beating)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from perdure import errors
 from perdure.checkpoint import connections, links, remaps, statistics, streams, tree
-from perdure.checkpoint.criu import netlock, run
+from perdure.checkpoint.criu import netlock, repair, run
 from perdure.checkpoint.criu.log import Explanation
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result, Running
 from perdure.checkpoint.frozen import SCRIPT, AtFreeze, Frozen
@@ -40,6 +40,7 @@ of it loses a checkpoint, and what hangs for good hangs in the first minute."""
 
 _SETTLE_S = 10.0
 _BROKEN_S = 0.3
+_AT_REST = frozenset("TZX")
 _STEP_S = 0.01
 
 
@@ -110,7 +111,12 @@ def dump(
 
 
 def let_go_on(root: Tree, run_id: str) -> None:
-    """Let a tree that a dump left stopped run again, its connections first. A tree that has ended is no error."""
+    """Let a tree that a dump left stopped run again, its connections first. A tree that has ended is no error.
+
+    CRIU leaves kept connections as it read them: locked by a packet filter, and in a mode in which nothing is sent or received.
+    """
+    with contextlib.suppress(errors.ProcessGone):
+        repair.end(tree.pids(root))
     netlock.release(run_id)
     with contextlib.suppress(errors.ProcessGone):
         tree.resume(root)
@@ -167,8 +173,8 @@ class _Attempts:
             ),
         )
         self._stopped = frozenset(process.pid for process in before if process.is_stopped)
-        result = self._run(call, before)
-        return self._describe(result, wired)
+        result, told = self._run(call, before)
+        return self._describe(result, told, wired)
 
     def _stays_stopped_by_criu(self) -> bool:
         """Connections that are kept must not be answered between the freeze and the end: CRIU then leaves them locked.
@@ -177,7 +183,7 @@ class _Attempts:
         """
         return self._options.leave == "stopped" and self._options.tcp == "keep"
 
-    def _run(self, call: Call, before: tuple[Process, ...]) -> Result:
+    def _run(self, call: Call, before: tuple[Process, ...]) -> tuple[Result, statistics.DumpStatistics]:
         problem: BaseException | None = None
         with Frozen(self._work) as frozen:
             running = run.start(self._criu, call)
@@ -195,14 +201,34 @@ class _Attempts:
             finally:
                 os.close(ended)
                 result = running.wait()
-        if result.succeeded and self._options.leave == "stopped":
-            return result
+        if result.succeeded and problem is None and (told := self._statistics()) is not None:
+            if self._options.leave == "stopped":
+                self._await_stopped()
+            else:
+                self._settle(before, result)
+            return result, told
+        if self._stays_stopped_by_criu():
+            let_go_on(self._root, result.run_id)
         self._settle(before, result)
         if problem is not None:
             raise problem
-        if not result.succeeded:
-            raise _Refused(result)
-        return result
+        if result.succeeded:
+            raise errors.CheckpointFailed("the dump was cancelled when all was written but the end", hint="try again")
+        raise _Refused(result)
+
+    def _statistics(self) -> statistics.DumpStatistics | None:
+        """Return what CRIU measured; None when it was cancelled at the very end, so that it could not write this any more."""
+        with contextlib.suppress(errors.InputError):
+            return statistics.of_dump(self._work)
+        return None
+
+    def _await_stopped(self) -> None:
+        """Wait until every task has come to its stop: each does so by itself, when CRIU has let it go."""
+        end = time.monotonic() + _SETTLE_S
+        while not all(process.is_dead or set(process.states.values()) <= _AT_REST for process in tree.members(self._root)):
+            if time.monotonic() > end:
+                raise errors.CheckpointFailed("after the dump the workload cannot be stopped", hint="see CRIU's log")
+            time.sleep(_STEP_S)
 
     def _work_at_freeze(self) -> None:
         began = time.monotonic()
@@ -247,9 +273,8 @@ class _Attempts:
                 hint="end the workload and resume it from the checkpoint before",
             )
 
-    def _describe(self, result: Result, wired: tuple[Stream, ...]) -> Dumped:
+    def _describe(self, result: Result, told: statistics.DumpStatistics, wired: tuple[Stream, ...]) -> Dumped:
         sizes = {entry.name: entry.stat().st_size for entry in self._images.iterdir()}
-        told = statistics.of_dump(self._work)
         return Dumped(
             images=self._images,
             log=Path(result.log_path),
