@@ -78,7 +78,7 @@ def verify_(
 def _try_out(checkpoint: str, store: str | None, key_file: Path | None, common: console.Common) -> None:
     from perdure.checkpoint import staging
     from perdure.checkpoint.criu import locate
-    from perdure.supervisor import engine, trial
+    from perdure.supervisor import trial
 
     values = console.load_settings(common, store=store, key_file=None if key_file is None else str(key_file))
     criu = locate.find(locate.places(values, os.environ))
@@ -86,7 +86,7 @@ def _try_out(checkpoint: str, store: str | None, key_file: Path | None, common: 
         chosen = store_open.choose(repository, checkpoint)
         surroundings, waiting = Linux(), store_open.Waits(common)
         size_bytes = repository.head(chosen).logical_bytes
-        folder = engine.make_folder(size_bytes, values["staging"].value, store_open.folders_of(values))
+        folder = trial.make_folder(size_bytes, setting=values["staging"].value, state=store_open.folders_of(values).state)
         try:
             with (
                 locks.shared(repository, purpose=f"verify {chosen}", surroundings=surroundings, using=(chosen,), waiting=waiting),

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint import alive, carried, sandbox, tree
+from perdure.checkpoint import alive, carried, sandbox, staging, tree
 from perdure.checkpoint import restore as restoring
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.images import cure_timerfds
@@ -25,6 +25,8 @@ from perdure.checkpoint.preflight import restore as preflight
 from perdure.model.checkpoint import Manifest, Stream
 from perdure.model.finding import Finding, problems
 from perdure.supervisor import wire
+
+_SPARE_DISK = Path("/var/tmp")  # noqa: S108 - a disk on every machine; what is made there is private
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -50,6 +52,14 @@ class Tried(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, frozen=True):
     tried: Tried | None = None
     error: wire.ErrorDocument | None = None
+
+
+def make_folder(wanted_bytes: int, *, setting: str | None, state: Path) -> Path:
+    """Make a private folder with room for a checkpoint of that size: as `setting` says, or in memory, or on a disk. See `staging.remove`.
+
+    Raises `errors.CheckpointRefused` where there is no room, `errors.OutputError`.
+    """
+    return staging.make(staging.choose(wanted_bytes, setting=setting, disks=(state, _SPARE_DISK)))
 
 
 def try_out(manifest: Manifest, contents: Path, criu: Criu) -> Tried:
