@@ -115,6 +115,8 @@ def test_every_pages_file_gets_the_runs_of_its_own_map(tmp_path):
         (container.assemble(HEAD, []), 0),
         (container.assemble(HEAD, [field(1, 1) + field(2, 1), entry(0, 1)]), 1),
         (image(1, entry(0, 1))[:-1], 1),
+        (image(1, entry(0, 1)[:-1]), 1),
+        (image(1, field(1, 0) + b"\x10" + b"\x80" * 100_000 + b"\x01"), 1),
         (struct.pack("<II", container.COMMON, container.FILES) + image(1, entry(0, 1))[8:], 1),
     ],
 )
