@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
+from perdure.checkpoint import dump
+from perdure.checkpoint.criu import netlock
 from perdure.model.checkpoint import CheckpointId, Manifest
 from perdure.supervisor import engine, saver
 from perdure.supervisor.console import Console
@@ -59,6 +61,7 @@ class Checkpointing:
         self._dumping: engine.Dumping | None = None
         self._operation: Operation | None = None
         self._cancelled = ""
+        self._run_id = ""
         self.phase: str | None = None
         """What is going on; None: nothing."""
 
@@ -117,6 +120,7 @@ class Checkpointing:
 
     def _dumped(self, due: Due, dumped: engine.Dumped | None, problem: BaseException | None) -> None:
         self._dumping = None
+        self._run_id = dumped.run_id if dumped else ""
         if dumped is None:
             self._finish(due, None, _as_ours(problem))
         elif self._cancelled:
@@ -154,15 +158,18 @@ class Checkpointing:
     def _finish(self, due: Due, committed: saver.Committed | None, error: errors.PerdureError | None) -> None:
         saving, self._saving = self._saving, None
         self.phase = None
-        if due.stop and committed is None:
-            engine.let_go_on(self._life.tree)
+        if due.stop and committed is None and self._run_id:
+            dump.let_go_on(self._life.tree, self._run_id)
         operation, self._operation = self._operation, None
         if operation is not None:
             if operation.staging is not None:
                 shutil.rmtree(operation.staging, ignore_errors=True)
             self._life.end(operation)
         if committed is not None:
+            run_id = self._run_id
             self._ended(due, Done(due, committed.manifest, now_s() - self._began_s, saving.checkpoints if saving else None, error))
+            if due.stop:
+                netlock.release(run_id)  # connections that were kept are gone with the workload
         else:
             self._ended(due, error or errors.CheckpointFailed("it was not stored"))
 

@@ -5,7 +5,6 @@ Everything here works on one life and decides nothing; what fails is told by an 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shlex
@@ -28,7 +27,6 @@ from perdure.checkpoint.outputs import bring_back, record, trees
 from perdure.checkpoint.preflight import connections, host, mapped, save
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
-from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part
 from perdure.model.finding import Finding, Severity, problems
 from perdure.supervisor import environment
@@ -54,6 +52,8 @@ class Dumped(msgspec.Struct, frozen=True):
     items: tuple[Item, ...]
     findings: tuple[Finding, ...]
     """What a person should know of this checkpoint."""
+    run_id: str
+    """CRIU's name for the dump."""
 
 
 class _AtFreeze(msgspec.Struct):
@@ -103,7 +103,14 @@ class Dumping:
         )
         dumped = dump.dump(life.tree, folder, options, lambda: self._at_freeze(folder), life.criu, begun=self._begun)
         manifest = self._describe(dumped, facts, files, created_ns)
-        return Dumped(manifest, str(dumped.images), str(folder), tuple(_items(folder, dumped.images)), (*findings, *self._taken.findings))
+        return Dumped(
+            manifest,
+            str(dumped.images),
+            str(folder),
+            tuple(_items(folder, dumped.images)),
+            (*findings, *self._taken.findings),
+            dumped.run_id,
+        )
 
     def cancel(self) -> None:
         """End it soon, from another thread."""
@@ -198,12 +205,6 @@ def _items(folder: Path, images: Path) -> Iterable[Item]:
         if (folder / name).is_dir():
             for path in sorted(one for one in (folder / name).rglob("*") if one.is_file() and not one.is_symlink()):
                 yield Item(f"{name}/{path.relative_to(folder / name)}", str(path), Part.FILES)
-
-
-def let_go_on(root: Tree) -> None:
-    """Let a tree that was left stopped run again."""
-    with contextlib.suppress(errors.ProcessGone):
-        tree.resume(root)
 
 
 def launch(

@@ -17,6 +17,7 @@ import msgspec
 from perdure import errors
 from perdure.base.proc import machine
 from perdure.checkpoint import tree
+from perdure.checkpoint.criu import netlock, run
 from perdure.checkpoint.tree import Tree
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.record import LIVE, Operation, State, Workload
@@ -56,6 +57,7 @@ def repair(name: str, database: Database, folders: Folders, voice: Voice) -> Non
 
 def _clear(operation: Operation, boot_id: str, voice: Voice) -> None:
     if operation.staging is not None and os.path.isdir(operation.staging):
+        netlock.release(run.read_run_id(os.path.join(operation.staging, "criu", "dump.log")))
         voice.say(f"clearing away a {operation.kind} that was cut off; what was saved before is untouched")
         shutil.rmtree(operation.staging, ignore_errors=True)
     if operation.pid is not None and operation.start_ticks is not None and operation.boot_id == boot_id:
