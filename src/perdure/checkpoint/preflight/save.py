@@ -22,22 +22,34 @@ PASSING = frozenset(
 )
 """Codes of states that most programs pass through within milliseconds: they count only when they are still there a moment later."""
 
-_MOMENT_S = 0.1
+_MOVING = frozenset({"process-uninterruptible"})
+"""Those that do not count either when the process has run in between: one that reads much is in state D at most times."""
+
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
+"""How long is waited before another look, while such a state is there. CRIU itself waits longer for a task that is about to stop."""
 
 
 def check(root: int, plan: Plan) -> tuple[Finding, ...]:
     """Return what would prevent a checkpoint of the tree of process `root`, or make it less than is expected. Nothing is stopped.
 
+    Takes some hundredths of a second; up to 1.5 s while a passing state is there.
+
     Raises `errors.ProcessGone` when `root` is gone, `errors.InputDenied` when it may not be looked into.
     """
     seen = scene.read(root)
     found = list(rules(seen, plan))
-    if any(finding.code in PASSING and finding.severity is Severity.PROBLEM for finding in found):
-        time.sleep(_MOMENT_S)
+    for pause_s in _PAUSES_S:
+        if not any(finding.code in PASSING and finding.severity is Severity.PROBLEM for finding in found):
+            break
+        time.sleep(pause_s)
+        before, stayed = seen, {_key(finding) for finding in found}
         seen = scene.read(root)
-        again = list(rules(seen, plan))
-        before = {_key(finding) for finding in found}
-        found = [finding for finding in again if finding.code not in PASSING or _key(finding) in before]
+        moved = seen.moved_since(before)
+        found = [
+            finding
+            for finding in rules(seen, plan)
+            if finding.code not in PASSING or (_key(finding) in stayed and not (finding.code in _MOVING and finding.pid in moved))
+        ]
     expected_bytes = memory.expected_bytes(seen)
     beside = stores.check(plan.store, expected_bytes) if plan.store is not None else ()
     return (*room.check(plan, expected_bytes), *beside, *ordered(found))

@@ -127,6 +127,17 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether the root is the init of a PID namespace that is not that of who looks."""
         return self.first.namespaces.get("pid") != self.own_namespaces.get("pid") and self.first.status.inner_pid == 1
 
+    def moved_since(self, before: Scene) -> frozenset[int]:
+        """Return the PIDs of members that have run since the earlier scene `before`."""
+        then = {member.pid: member for member in before.members}
+        return frozenset(
+            member.pid for member in self.members if member.pid not in then or _progress(member) != _progress(then[member.pid])
+        )
+
+
+def _progress(member: Member) -> tuple[int, int, int]:
+    return member.stat.ticks, member.status.voluntary_switches, member.status.involuntary_switches
+
 
 def pids_of(root: int) -> tuple[int, ...]:
     """Return the PIDs of the tree of `root`, itself first: its descendants, and all of its PID namespace where it is that one's init.
@@ -240,9 +251,17 @@ def _of_descriptors(pid: int, opened: Iterable[fds.Descriptor]) -> tuple[dict[in
 def _mapped_devices(pid: int, mapped: Iterable[maps.Mapping]) -> Iterable[int]:
     for mapping in mapped:
         if mapping.path.startswith(("/dev/", "/sys/")) and not mapping.path.startswith(("/dev/zero", "/dev/shm/")):  # noqa: S108
-            there = maps.file_of(pid, mapping)
+            there = _file_of(pid, mapping)
             if there is not None and (links.is_device(there.st_mode) or mapping.path.startswith("/sys/")):
                 yield mapping.start
+
+
+def _file_of(pid: int, mapping: maps.Mapping) -> os.stat_result | None:
+    """Return stat(2) of a mapped file; None without root, whom alone the kernel tells."""
+    try:
+        return maps.file_of(pid, mapping)
+    except errors.InputDenied:
+        return None
 
 
 def _threads(pid: int) -> Iterable[Thread]:
@@ -349,7 +368,7 @@ def _deleted(members: Iterable[Member]) -> dict[tuple[int, int], Deleted]:
                     found[descriptor.device, descriptor.inode] = Deleted(there.st_blocks * 512, there.st_nlink)
         for mapping in member.mappings:
             if mapping.deleted and mapping.is_file:
-                mapped = maps.file_of(member.pid, mapping)
+                mapped = _file_of(member.pid, mapping)
                 if mapped is not None:
                     told = Deleted(mapped.st_blocks * 512, mapped.st_nlink)
                     # maps and stat(2) number a file differently on btrfs and overlay.

@@ -8,6 +8,7 @@ import re
 
 import msgspec
 
+from perdure.base import privileges
 from perdure.base.proc.descriptors import Descriptor
 from perdure.base.proc.mounts import Mount
 
@@ -28,8 +29,11 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 def unreachable(descriptor: Descriptor, mounts: tuple[Mount, ...]) -> tuple[Watch, ...]:
-    """Return the watches of `descriptor` whose file is not found by its handle on the mounts that its process sees. Needs root."""
-    if descriptor.target not in ("anon_inode:inotify", "anon_inode:[fanotify]"):
+    """Return the watches of `descriptor` whose file is not found by its handle on the mounts that its process sees.
+
+    Only root may ask for that: for others there are none.
+    """
+    if not privileges.is_root() or descriptor.target not in ("anon_inode:inotify", "anon_inode:[fanotify]"):
         return ()
     found = []
     for line in descriptor.info.rest.split("\n"):
