@@ -75,6 +75,30 @@ def test_temporary_files_go_along_unless_they_are_written_by_descriptor(temporar
             assert collect([pid], staging).paths == {str(temporary / "read"), str(temporary / "mapped")}
 
 
+def test_what_is_too_large_for_a_temporary_file_is_left_and_named_but_shared_memory_is_not(segment: Path, temporary: Path, staging: Path):
+    large = temporary / "data set"
+    for path in (large, segment):
+        with open(path, "wb") as handle:
+            handle.writelines(b"x" * (1 << 20) for _ in range(65))
+    (temporary / "small").write_bytes(b"s")
+    opened = [(str(path), os.O_RDONLY, 0, 0) for path in (large, segment, temporary / "small")]
+    with holding(*opened) as pid:
+        found = collect([pid], staging)
+    assert found.paths == {str(segment), str(temporary / "small")}
+    assert [(each.code, each.path) for each in found.findings] == [("file-temporary-left", str(large))]
+
+
+def test_all_temporary_files_together_have_a_limit_and_mapped_ones_come_first(temporary: Path, staging: Path, segment: Path):
+    for number in range(6):
+        with open(temporary / f"{number}", "wb") as handle:
+            handle.write(b"x" * (50 << 20))
+    opened = [(str(temporary / f"{number}"), os.O_RDONLY, 0, 0) for number in range(5)]
+    with holding(*opened, (str(temporary / "5"), os.O_RDWR, 0, 50 << 20)) as pid:
+        found = collect([pid], staging)
+    assert str(temporary / "5") in found.paths
+    assert (len(found.carried), len(found.findings)) == (5, 1)
+
+
 def test_explicit_files_go_along_and_links_to_them_do_not(tmp_path: Path, staging: Path):
     program = tmp_path / "init"
     program.write_bytes(b"\x7fELF")

@@ -4,6 +4,10 @@ Called at the freeze (`collect`, `carry`) and before a restore (`put_back`). CRI
 mapping or a descriptor leads to: a semaphore in /dev/shm, a segment of shared memory, the performance data of a JVM have to be there again,
 on this machine or another. What is open for writing by a descriptor elsewhere than in /dev/shm is an output file (`outputs`), not carried.
 
+Files in /dev/shm always go along: they are memory. Of the others those that fit `TEMPORARY` do, what is mapped for writing first and small
+ones before large: a data set or a whole installation below /tmp stays where it is, is named, and has to be there at the restore like any
+input.
+
 Files in /dev/shm are memory: what another life left there has no worth, so that a differing one is replaced, unless a living process has it
 open. Elsewhere a differing file is kept aside as ``NAME.perdure-tail-EPOCH``.
 """
@@ -23,6 +27,7 @@ from perdure.base import linkless, text
 from perdure.base.proc import descriptors, mappings, process, reading
 from perdure.checkpoint.outputs import aside, copying, rules
 from perdure.checkpoint.outputs.bring_back import checked_name
+from perdure.checkpoint.outputs.rules import Limits
 from perdure.model.checkpoint import Carried, Holder
 from perdure.model.finding import Finding, Severity
 
@@ -30,6 +35,9 @@ FOLDER = "carried"
 """Folder in the staging folder, and first part of the stored names."""
 
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - a folder that is named, not used
+
+TEMPORARY = Limits(file_bytes=64 << 20, total_bytes=256 << 20)
+"""How much of the files for temporary use goes along. Copying all of it costs the workload some 150 ms of standing still."""
 
 _MOST_FILES = 100_000
 
@@ -40,6 +48,8 @@ class Collected(msgspec.Struct, frozen=True):
     carried: tuple[Carried, ...]
     copied_bytes: int
     """Bytes that were copied while the tree stood still."""
+    findings: tuple[Finding, ...] = ()
+    """A warning for each file that is too large to go along."""
 
     @property
     def paths(self) -> frozenset[str]:
@@ -53,52 +63,93 @@ def collect(pids: Iterable[int], staging: Path, *, explicit: Iterable[str] = ())
     `explicit` are more files to take, by absolute paths without links, such as the init's program. Deleted files are in the images already.
     Raises `errors.CheckpointFailed` when one cannot be read or there is no room, `errors.InputDenied` without the right to look.
     """
-    found: dict[str, str] = {}
+    found: dict[str, _Used] = {}
     for pid in pids:
         try:
             _look(pid, found)
         except errors.ProcessGone:
             continue
+    left = _left_behind(found)
+    for path in left:
+        del found[path]
     for path in explicit:
-        found.setdefault(path, path)
+        found.setdefault(path, _Used(path, is_written=False))
     (staging / FOLDER).mkdir(mode=0o700, exist_ok=True)
     target = os.open(staging / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        return _copied(found, target)
+        carried, copied_bytes = _copied(found, target)
     finally:
         os.close(target)
+    return Collected(carried, copied_bytes, tuple(map(_left, left)))
 
 
 def is_carried(path: str, *, written: bool) -> bool:
-    """Tell whether a file that the tree has open or mapped under `path` goes along; `written`: a descriptor is open for writing."""
+    """Tell whether a file that the tree has open or mapped under `path` is to go along; `written`: a descriptor is open for writing."""
     return path.startswith(SHARED_MEMORY) or (rules.is_volatile(path) and not written)
 
 
-def _look(pid: int, found: dict[str, str]) -> None:
-    """Add to `found`, by path, a link below /proc that opens the very file."""
+class _Used(msgspec.Struct):
+    """A file that is open or mapped; `way` is a link below /proc that opens the very file, whatever its path leads to now."""
+
+    way: str
+    is_written: bool
+    """It is mapped shared and writable."""
+
+
+def _look(pid: int, found: dict[str, _Used]) -> None:
     written: set[str] = set()
-    ways: dict[str, str] = {}
+    used: dict[str, _Used] = {}
     for each in descriptors.of(pid):
         if each.is_regular and each.is_path and not each.deleted:
             if each.is_writable:
                 written.add(each.target)
-            ways.setdefault(each.target, f"/proc/{pid}/fd/{each.number}")
+            used.setdefault(each.target, _Used(f"/proc/{pid}/fd/{each.number}", is_written=False))
     for mapping in mappings.of(pid):
-        if mapping.is_file and not mapping.deleted:
-            ways.setdefault(mapping.path, f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
-    for path, way in ways.items():
+        if mapping.is_file and not mapping.deleted and rules.is_volatile(mapping.path):
+            way = f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"
+            one = used.setdefault(mapping.path, _Used(way, is_written=False))
+            one.is_written |= mapping.is_shared_writable
+    for path, one in used.items():
         if is_carried(path, written=path in written):
-            found.setdefault(path, way)
+            found.setdefault(path, one).is_written |= one.is_written
 
 
-def _copied(found: dict[str, str], target: int) -> Collected:
+def _left_behind(found: dict[str, _Used]) -> tuple[str, ...]:
+    """Return the paths of the files for temporary use that do not fit."""
+    candidates: list[rules.Candidate] = []
+    paths = [path for path in found if not path.startswith(SHARED_MEMORY)]
+    for key, path in enumerate(paths):
+        try:
+            weight_bytes = copying.allocated_bytes(os.stat(found[path].way))
+        except OSError:
+            # What cannot be looked at is refused where it is opened, with its reason.
+            weight_bytes = 0
+        is_written = found[path].is_written
+        candidates.append(
+            rules.Candidate(key=key, group=path, is_append_only=False, is_read_write=is_written, weight_bytes=weight_bytes, path=path)
+        )
+    chosen = rules.choose(candidates, TEMPORARY)
+    return tuple(path for key, path in enumerate(paths) if key not in chosen)
+
+
+def _left(path: str) -> Finding:
+    return rules.finding(
+        "file-temporary-left",
+        Severity.WARNING,
+        path,
+        "is used by the workload and too large to go along with a checkpoint: it has to be there, unchanged, when the workload is restored",
+        remedy=f"keep it in a folder that is not emptied, or include it: --outputs {text.printable(path)}",
+    )
+
+
+def _copied(found: dict[str, _Used], target: int) -> tuple[tuple[Carried, ...], int]:
     if len(found) > _MOST_FILES:
         raise errors.CheckpointFailed(f"the workload has {len(found)} files in /dev/shm and /tmp open", hint="close some of them")
     carried: list[Carried] = []
     copied_bytes = 0
     room_bytes = copying.room_bytes(target)
-    for number, (path, way) in enumerate(found.items()):
-        source = _open(path, way)
+    for number, (path, used) in enumerate(found.items()):
+        source = _open(path, used.way)
         try:
             there = os.fstat(source)
             weight_bytes = copying.allocated_bytes(there)
@@ -112,18 +163,20 @@ def _copied(found: dict[str, str], target: int) -> Collected:
                 room_bytes -= weight_bytes
         finally:
             os.close(source)
-        carried.append(
-            Carried(
-                path=text.storable(path),
-                stored_as=f"{FOLDER}/{number}",
-                size_bytes=there.st_size,
-                mode=stat.S_IMODE(there.st_mode),
-                uid=there.st_uid,
-                gid=there.st_gid,
-                mtime_ns=there.st_mtime_ns,
-            )
-        )
-    return Collected(tuple(carried), copied_bytes)
+        carried.append(_described(path, f"{FOLDER}/{number}", there))
+    return tuple(carried), copied_bytes
+
+
+def _described(path: str, name: str, there: os.stat_result) -> Carried:
+    return Carried(
+        path=text.storable(path),
+        stored_as=name,
+        size_bytes=there.st_size,
+        mode=stat.S_IMODE(there.st_mode),
+        uid=there.st_uid,
+        gid=there.st_gid,
+        mtime_ns=there.st_mtime_ns,
+    )
 
 
 def _open(path: str, way: str) -> int:
