@@ -145,7 +145,7 @@ class Dumping:
         collected = carried.collect(pids, folder, explicit=_init_program(life))
         included = trees.include(life.options.outputs, folder)
         self._recording = record.record(pids, folder, besides=collected.paths, stored=included.stored)
-        self._taken = _AtFreeze(log_bytes, collected.carried, (), connections.record(pids), included.findings)
+        self._taken = _AtFreeze(log_bytes, collected.carried, (), connections.record(pids), (*collected.findings, *included.findings))
 
     def _describe(self, dumped: dump.Dumped, facts: HostFact, files: tuple[MappedFile, ...], created_ns: int) -> Manifest:
         life, taken = self._life, self._taken
