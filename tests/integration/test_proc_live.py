@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure import errors
-from perdure.base.proc import descriptors, machine, mappings, mounts, network, process, reading
+from perdure.base.proc import descriptors, holders, machine, mappings, mounts, network, process, reading
 
 HOSTILE = ["plain", "with blank", "line\nend", "back\\slash", "back\\012slash", "x (deleted)", "\udcff bytes", "tab\tand\r"]
 
@@ -200,3 +200,17 @@ def test_another_users_process_is_out_of_reach_without_root(child):
             list(descriptors.of(child.pid))
     finally:
         os.seteuid(0)
+
+
+def test_who_has_a_file_open_or_mapped_is_found(tmp_path: Path):
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * 4096)
+    there = path.stat()
+    assert holders.of(there) is None
+    with open(path, "rb"):
+        assert holders.of(there) == os.getpid()
+    with open(path, "rb") as handle:
+        mapped = mmap.mmap(handle.fileno(), 4096, prot=mmap.PROT_READ)
+    with mapped:
+        assert holders.of(there) == os.getpid()
+    assert holders.of(there) is None

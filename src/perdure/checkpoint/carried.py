@@ -14,7 +14,6 @@ open. Elsewhere a differing file is kept aside as ``NAME.perdure-tail-EPOCH``.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -24,11 +23,11 @@ import msgspec
 
 from perdure import errors
 from perdure.base import linkless, text
-from perdure.base.proc import descriptors, mappings, process, reading
+from perdure.base.proc import descriptors, holders, mappings
 from perdure.checkpoint.outputs import aside, copying, rules
 from perdure.checkpoint.outputs.bring_back import checked_name
 from perdure.checkpoint.outputs.rules import Limits
-from perdure.model.checkpoint import Carried, Holder
+from perdure.model.checkpoint import Carried
 from perdure.model.finding import Finding, Severity
 
 FOLDER = "carried"
@@ -224,10 +223,10 @@ def _put(each: Carried, extracted: Path, epoch: int) -> list[Finding]:
             if there is None:
                 aside.put(folder, name, source, look, epoch)
                 return []
-            holder = _holder(there) if stat.S_ISREG(there.st_mode) else None
+            holder = holders.of(there) if stat.S_ISREG(there.st_mode) else None
             if holder is not None:
-                message = f"is not what it was, and process {holder.pid} has it open"
-                return [_finding(each, "restore-carried-busy", Severity.PROBLEM, message, holder=holder)]
+                message = f"is not what it was, and process {holder} has it open"
+                return [_finding(each, "restore-carried-busy", Severity.PROBLEM, message, pid=holder)]
             kept: list[Finding] = []
             if not (path.startswith(SHARED_MEMORY) and stat.S_ISREG(there.st_mode)):
                 tail = aside.keep_whole(folder, name, epoch)
@@ -240,37 +239,6 @@ def _put(each: Carried, extracted: Path, epoch: int) -> list[Finding]:
         os.close(source)
 
 
-def _holder(there: os.stat_result) -> Holder | None:
-    """Return a living process that has the very file open or mapped (then without a descriptor, -1); None if there is none.
-
-    A process that we may not look into is passed over: without root there are such.
-    """
-    for pid in process.pids():
-        try:
-            holder = _held_by(pid, there)
-        except (errors.ProcessGone, errors.InputDenied):
-            continue
-        if holder is not None:
-            return holder
-    return None
-
-
-def _held_by(pid: int, there: os.stat_result) -> Holder | None:
-    wanted = (there.st_dev, there.st_ino)
-    for number in descriptors.numbers(pid):
-        with contextlib.suppress(OSError):
-            # Most descriptors of a machine are others: the rest about one is only read when it is the file.
-            found = os.stat(f"/proc/{pid}/fd/{number}")
-            if (found.st_dev, found.st_ino) == wanted:
-                return Holder(pid=pid, fd=number, offset=0, flags=0)
-    if b" %d " % there.st_ino not in reading.content(pid, "maps"):
-        return None
-    for mapping in mappings.of(pid):
-        mapped = mappings.file_of(pid, mapping) if mapping.inode == there.st_ino and mapping.is_file else None
-        if mapped is not None and (mapped.st_dev, mapped.st_ino) == wanted:
-            return Holder(pid=pid, fd=-1, offset=mapping.offset, flags=0)
-    return None
-
-
-def _finding(each: Carried, code: str, severity: Severity, message: str, *, holder: Holder | None = None) -> Finding:
-    return rules.finding(code, severity, text.original(each.path), message, holder=holder)
+def _finding(each: Carried, code: str, severity: Severity, message: str, *, pid: int | None = None) -> Finding:
+    found = rules.finding(code, severity, text.original(each.path), message)
+    return msgspec.structs.replace(found, pid=pid)
