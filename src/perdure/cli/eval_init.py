@@ -70,6 +70,8 @@ def init(
     text = template.write(known).encode()
     plans.parse(text, source="the plan")  # what a flag gave may be out of range
     with folders.at_work(folder):
+        if os.path.lexists(folder.plan):
+            raise errors.UsageError(f"{folder.plan} is there already", hint="edit it, or begin another evaluation with --dir NEW")
         folders.create(folder, folders.PLAN, text)
     if common.json:
         console.print_json({"plan": str(folder.plan), "seed": known.seed})

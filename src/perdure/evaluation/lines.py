@@ -1,8 +1,8 @@
 """Files of lines that only grow: one JSON object a line, appended with an fsync, never rewritten. Called by `folder` and `amend`.
 
 A writer that dies in the middle leaves a torn last line. Readers leave it out and count it; the next writer moves it to `NAME.torn` beside
-the file and then cuts it off, in this order, so that a crash between the two loses nothing and counts it once. The file's own lock
-(flock) keeps a reader from taking a line that is being written for a torn one.
+the file, after its offset, and then cuts it off, in this order, so that a crash between the two loses nothing and counts it once. The
+file's own lock (flock) keeps a reader from taking a line that is being written for a torn one.
 
 A last line that is a whole JSON object and only lacks its line end is kept: no proper beginning of an object is one.
 """
@@ -51,7 +51,7 @@ def read(folder: Path, name: str) -> Lines:
             aside = _moved_aside(place, name)
     torn = aside.count(b"\n")
     if lines and not _is_whole(lines[-1]):
-        torn += _last_whole(aside) != lines[-1]
+        torn += _last_whole(aside) != _entry(sum(map(len, lines[:-1])), lines[-1])
         lines = lines[:-1]
     return Lines(tuple(line.removesuffix(b"\n") for line in lines), torn)
 
@@ -92,12 +92,18 @@ def _repair(place: int, name: str, descriptor: int, folder: Path) -> None:
         whole = kept[: kept.rfind(b"\n") + 1]
         # What a crash left half-written there is still in the file itself.
         os.ftruncate(aside, len(whole))
-        if _last_whole(whole) != last:
-            _write(aside, last + b"\n")
+        entry = _entry(size_bytes - len(last), last)
+        if _last_whole(whole) != entry:
+            _write(aside, entry + b"\n")
         os.fsync(aside)
     os.fsync(place)
     os.ftruncate(descriptor, size_bytes - len(last))
     os.fsync(descriptor)
+
+
+def _entry(offset: int, fragment: bytes) -> bytes:
+    """Return how a torn line is kept: after the offset at which it stood, by which a repair that was broken off knows its own work."""
+    return b"%d %b" % (offset, fragment)
 
 
 def _moved_aside(place: int, name: str) -> bytes:

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from perdure import errors
 from perdure.evaluation import typed_toml
 from perdure.model.evaluation import FORMAT, FaultKind, MeasureKind, Threshold
 
@@ -255,7 +256,17 @@ def load(path: Path) -> Plan:
     Raises `errors.InputMissing`, `errors.LinkInPath` and `errors.InputDenied` when it cannot be read, and `errors.InputFormat` when it is
     not a plan: the message names the key and what is wrong, the hint what to write.
     """
-    return parse(typed_toml.read(path), source=str(path))
+    return parse(read(path), source=str(path))
+
+
+def read(path: Path) -> bytes:
+    """Return the bytes of a plan. Raises what `typed_toml.read` raises, with what to do when there is none."""
+    try:
+        return typed_toml.read(path)
+    except errors.InputMissing as error:
+        raise errors.InputMissing(
+            f"there is no plan at {path}", hint="perdure eval init writes one; --dir names the folder of an evaluation"
+        ) from error
 
 
 def parse(content: bytes, *, source: str) -> Plan:

@@ -85,7 +85,7 @@ def _tables(known: Known) -> Iterator[_Table]:
         "exit",
         (
             _Row("commands", None, [["perdure", "stop", known.name], ["perdure", "rm", known.name]]),
-            _Row("who", None, "the operator on duty, by the runbook"),
+            _Row("who", None, "CHANGE-ME: a person or a group"),
             _Row("test", None, ["python", "train.py", "--steps", "10"]),
         ),
         "4. The way out: how the site stops using Perdure.",
@@ -99,9 +99,9 @@ def _workload(known: Known) -> Iterator[_Table]:
         (
             _Row("command", list(known.command) or None, ["python", "train.py"]),
             _Row("working_directory", known.working_directory),
-            _Row("owner", known.owner, "Maria Rossi, speech group"),
+            _Row("owner", known.owner, "CHANGE-ME: a person or a group"),
             _Row("made_for_evaluation", known.made_for_evaluation, False),
-            _Row("setup", None, ["rm", "-rf", "output"]),
+            _Row("setup", None, ["rm", "-f", "train.log"]),
             _Row("gpus", known.gpus),
             _Row("nodes", 1),
         ),
@@ -164,7 +164,7 @@ def _success() -> Iterator[_Table]:
         "overhead": (_Row("at_most", 0.02),),
     }
     for name, rows in bounds.items():
-        reason = _Row("reason", "beyond this, the group would rather run the job again")
+        reason = _Row("reason", "CHANGE-ME: why this number, such as what is lost beyond it")
         yield _Table(f"success.{name}", (*rows, reason), above, is_comment=True)
         above = ""
 

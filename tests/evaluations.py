@@ -1,0 +1,102 @@
+"""A small evaluation on paper, complete and concrete, and runs to put beside it. For tests."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import msgspec
+
+from perdure.evaluation import canonical, folder, plan
+from perdure.evaluation.folder import Folder
+from perdure.model.evaluation import Arm, Environment, Event, EventKind, Run
+
+HOST = socket.gethostname()
+
+ENVIRONMENT = Environment(
+    host=HOST, boot_id="b", kernel="6.1", cpu_model="cpu", cores=2, memory_bytes=1 << 30, perdure_version="0.1", versions={"torch": "2.9"}
+)
+
+
+def text(place: Path, **replaced: str) -> str:
+    """A complete plan whose workload runs in `place`; `replaced` swaps whole lines, by the part left of the equals sign or the header."""
+    lines = f"""
+[evaluation]
+name = "trial"
+format = 1
+[workload]
+command = ["sh", "-c", "echo step 1"]
+working_directory = "{place}"
+owner = "speech group"
+made_for_evaluation = false
+[workload.progress]
+pattern = 'step ([0-9]+)'
+[workload.own_checkpoint]
+kind = "none"
+[baseline]
+repetitions = 2
+[success.recovery-time]
+at_most = 300
+reason = "longer and the deadline of the night is missed"
+[success.work-lost]
+ratio_at_most = 0.2
+reason = "the group pays for every lost hour itself"
+[success.utilisation]
+gain_at_least = 0.05
+reason = "less would not pay for the storage"
+[success.overhead]
+at_most = 0.02
+reason = "two percent is what one more node costs"
+[exit]
+commands = [["sh", "-c", "true"]]
+who = "Maria Rossi"
+[site]
+nodes = ["{HOST}"]
+repetitions = 3
+[site.window]
+duration_s = 3600
+[faults]
+seed = 7
+kinds = ["kill"]
+at_progress = [10]
+""".strip().splitlines()
+    return "\n".join(replaced.get(line.split(" =")[0].strip("[]"), line) for line in lines) + "\n"
+
+
+def begin(place: Path, **replaced: str) -> Folder:
+    """A folder with a complete plan in it."""
+    there = Folder(place)
+    there.plan.write_text(text(place, **replaced))
+    return there
+
+
+def run(there: Folder, number: int, *, purpose: str = "baseline", arm: Arm = Arm.UNMANAGED, **changed) -> Run:
+    """A run of the plan as it is now: ready after one second, ended after `number` + 10."""
+    planned = plan.load(there.plan)
+    made = Run(
+        id=f"{purpose}-{arm}-{number}",
+        arm=arm,
+        pair=number,
+        repetition=number,
+        node=HOST,
+        nodes=1,
+        gpus=0,
+        begun_unix_s=1.0,
+        environment=ENVIRONMENT,
+        command=planned.workload.command,
+        events=(
+            Event(0.5, EventKind.LAUNCHED),
+            Event(1.5, EventKind.READY, 1.0),
+            Event(2.0, EventKind.PROGRESS, 1.0),
+            Event(10.5 + number, EventKind.ENDED, None, {"exit_status": 0, "completed": True}),
+        ),
+        plan_hash=canonical.hash_for(planned, purpose),
+        purpose=purpose,
+    )
+    return msgspec.structs.replace(made, **changed)
+
+
+def measure_baseline(there: Folder, runs: int = 2) -> None:
+    """Record so many good runs of the baseline."""
+    for number in range(runs):
+        folder.append_run(there, run(there, number))
