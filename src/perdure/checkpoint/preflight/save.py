@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from perdure.checkpoint.preflight import files, memory, opened, processes, room, scene, sockets, stores, streams
+from perdure.checkpoint.preflight import files, memory, opened, processes, reading, room, sockets, stores, streams
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.preflight.scene import Scene
 from perdure.model.finding import Finding, Severity
@@ -36,14 +36,14 @@ def check(root: int, plan: Plan) -> tuple[Finding, ...]:
 
     Raises `errors.ProcessGone` when `root` is gone, `errors.InputDenied` when it may not be looked into.
     """
-    seen = scene.read(root)
+    seen = reading.read(root)
     found = list(rules(seen, plan))
     for pause_s in _PAUSES_S:
         if not any(finding.code in PASSING and finding.severity is Severity.PROBLEM for finding in found):
             break
         time.sleep(pause_s)
         before, stayed = seen, {_key(finding) for finding in found}
-        seen = scene.read(root)
+        seen = reading.read(root)
         moved = seen.moved_since(before)
         found = [
             finding
