@@ -363,6 +363,34 @@ def test_what_cannot_be_added_is_refused(tmp_path: Path) -> None:
     assert read(repository, saved.id, tmp_path) == {"f": b"x" * 5000, "g": b"x" * 5000}
 
 
+def test_names_and_arguments_that_are_no_utf_8_are_kept(tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "cache")
+    (tmp_path / "f").write_bytes(b"x")
+    with repository.writer(previous=None, progress=lambda _: None) as writer:
+        writer.add("files/\udcff\u20ac", tmp_path / "f", part=Part.FILES)
+        saved = writer.commit(lambda sizes, files: describe("a@1.1", sizes=sizes, files=files, command=("python", "\udcfe\ud83d")))
+    assert repository.head(saved.id) == saved
+    assert saved.command == ("python", "\udcfe\ud83d")
+    assert read(repository, saved.id, tmp_path) == {"files/\udcff\u20ac": b"x"}
+
+
+def test_a_writer_ends_with_its_first_failure(tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "cache")
+    (tmp_path / "f").write_bytes(random.Random(1).randbytes(3 * MIB))
+
+    def progress(done_bytes: int) -> None:
+        raise Enough
+
+    with repository.writer(previous=None, progress=progress) as writer:
+        with pytest.raises(Enough):
+            writer.add("f", tmp_path / "f", part=Part.FILES)
+        with pytest.raises(ValueError, match="first failure"):
+            writer.add("g", tmp_path / "f", part=Part.FILES)
+        with pytest.raises(ValueError, match="first failure"):
+            writer.commit(lambda sizes, files: describe("a@1.1", sizes=sizes, files=files))
+    assert repository.checkpoints("a") == ()
+
+
 def test_nothing_readable_lies_in_an_encrypted_store(tmp_path: Path) -> None:
     backend = MemoryBackend()
     repository = new_repository(tmp_path / "cache", key=b"k" * 32, backend=backend)

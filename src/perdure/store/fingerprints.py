@@ -30,7 +30,8 @@ MAX_BYTES = 1024 * 1024 * 1024
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
     manifest_salt: bytes
-    spaces: list[str]
+    spaces: list[bytes]
+    """UTF-8, with surrogates for what is none: they may hold names of files."""
     space_of: bytes
     """u32 for each run: which of `spaces`."""
     addresses: bytes
@@ -107,7 +108,7 @@ class Taken:
         """Write them to `path` for the checkpoint whose manifest has `manifest_salt`. Raises `errors.OutputError`."""
         stored = _Stored(
             manifest_salt,
-            list(self._spaces),
+            [space.encode("utf-8", "surrogatepass") for space in self._spaces],
             self._space_of.tobytes(),
             self._addresses.tobytes(),
             self._lengths.tobytes(),
@@ -118,8 +119,11 @@ class Taken:
         files.write_bytes(path, b"".join((_MAGIC, _mac(keys, content), content)))
 
 
-def load(path: Path, keys: Keys, manifest_salt: bytes) -> Former:
-    """Return what `path` says of the checkpoint whose manifest has `manifest_salt`; nothing when it is damaged, missing or another's."""
+def load(path: Path, keys: Keys, manifest_salt: bytes, file_blocks: Sequence[int]) -> Former:
+    """Return what `path` says of the checkpoint whose manifest has `manifest_salt` and files of `file_blocks` blocks.
+
+    Nothing when it is damaged, missing or another's.
+    """
     content = _read(path)
     start = len(_MAGIC) + _MAC_BYTES
     body = memoryview(content)[start:]
@@ -128,7 +132,7 @@ def load(path: Path, keys: Keys, manifest_salt: bytes) -> Former:
     try:
         stored = msgspec.msgpack.decode(body, type=_Stored)
         if stored.manifest_salt == manifest_salt:
-            return Former(*_runs(stored))
+            return Former(*_runs(stored, file_blocks))
     except (msgspec.DecodeError, ValueError, IndexError):
         # Ours, since it is authentic, but of another version of this module or another kind of machine.
         pass
@@ -149,20 +153,23 @@ def _read(path: Path) -> bytes:
         return handle.read() if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_BYTES else b""
 
 
-def _runs(stored: _Stored) -> tuple[dict[str, list[Known]], bytes]:
+def _runs(stored: _Stored, file_blocks: Sequence[int]) -> tuple[dict[str, list[Known]], bytes]:
     space_of, addresses, lengths = array("I", stored.space_of), array("Q", stored.addresses), array("Q", stored.lengths)
     if not len(space_of) == len(addresses) == len(lengths) == sum(stored.files):
         raise ValueError("columns of unequal length")
-    spaces: dict[str, list[Known]] = {space: [] for space in stored.spaces}
+    names = [space.decode("utf-8", "surrogatepass") for space in stored.spaces]
+    spaces: dict[str, list[Known]] = {name: [] for name in names}
     at = piece = 0
     for number, count in enumerate(stored.files):
         block = 0
         for index in range(at, at + count):
-            run = Run(stored.spaces[space_of[index]], addresses[index], lengths[index])
+            run = Run(names[space_of[index]], addresses[index], lengths[index])
             spaces[run.space].append(Known(run.address, run.address + run.blocks * BLOCK_BYTES, number, block, piece))
             block += run.blocks
             piece += blocks.count_pieces(run)
+        if block != file_blocks[number]:
+            raise ValueError("a file of another length")
         at += count
-    if piece * FINGERPRINT_BYTES != len(stored.prints):
-        raise ValueError("fingerprints are missing")
+    if len(stored.files) != len(file_blocks) or piece * FINGERPRINT_BYTES != len(stored.prints):
+        raise ValueError("files or fingerprints are missing")
     return spaces, stored.prints

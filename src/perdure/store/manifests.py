@@ -12,6 +12,7 @@ Both are bound to the front and to the object's key: a manifest cannot be altere
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 from array import array
@@ -57,7 +58,8 @@ def encode(keys: Keys, salt: bytes, head: Manifest, body: bytes, *, least_head_b
     counts towards the sizes that stand in it, can be settled.
     """
     key = layout.manifest_key(head.id)
-    wrapped = codec.wrap(msgspec.json.encode(head))
+    # Not msgspec's JSON: names of files and arguments may be bytes that are no UTF-8, held as lone surrogates.
+    wrapped = codec.wrap(json.dumps(msgspec.to_builtins(head), separators=(",", ":")).encode("ascii"))
     head_bytes = max(-(-len(wrapped) // _HEAD_STEP_BYTES) * _HEAD_STEP_BYTES, least_head_bytes)
     wrapped += bytes(head_bytes - len(wrapped))
     front = codec.preamble(keys, MAGIC) + salt + _LENGTHS.pack(head_bytes + TAG_BYTES, len(body) + TAG_BYTES)
@@ -93,8 +95,8 @@ class Opened:
     def head(self, sealed: Bytes) -> Manifest:
         """Return the head, from its sealed bytes."""
         try:
-            manifest = msgspec.json.decode(self._part(_HEAD, sealed, MAX_HEAD_BYTES), type=Manifest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            manifest = msgspec.convert(json.loads(self._part(_HEAD, sealed, MAX_HEAD_BYTES)), type=Manifest)
+        except (msgspec.ValidationError, ValueError, RecursionError) as error:
             raise errors.StoreFormat(
                 f"{self._key} says things that this Perdure does not know: {error}", hint="use the Perdure that wrote it, or a newer one"
             ) from error

@@ -248,7 +248,8 @@ class Repository:
         except (errors.StoreCorrupt, errors.StoreFormat, errors.WorkloadMissing):
             # A new checkpoint must not fail because an old one is damaged: it only shares nothing with it.
             return None, nothing
-        return body, fingerprints.load(self._fingerprints(previous.id.workload), self._keys, body.salt)
+        file_blocks = [file.blocks for file in body.files]
+        return body, fingerprints.load(self._fingerprints(previous.id.workload), self._keys, body.salt, file_blocks)
 
     def _fingerprints(self, workload: str) -> Path:
         return self._cache / f"{workload}.fingerprints"

@@ -76,7 +76,8 @@ class Writer:
         self._extents: list[Extents] = []
         self._new_blocks: dict[Part, int] = {}
         self._done_bytes = self._put_bytes = 0
-        self._committed = False
+        self._names: set[str] = set()
+        self._half_done = self._committed = False
 
     def add(self, name: str, source: Path | int, *, part: Part, runs: Sequence[Run] | None = None, mode: int = 0o600) -> None:
         """Add the file `source`, a path (never a link) or a descriptor, as `name`: relative, in parts joined by ``/``, none of them ``..``.
@@ -87,21 +88,30 @@ class Writer:
         Raises `errors.UsageError` for a name that cannot be one or was added before, or for runs that do not fit;
         `errors.CheckpointFailed` when the file cannot be read, is not a regular one or changes; `errors.StoreError`.
         """
+        self._check_whole()
         names.check(name)
-        if any(file.name == name for file in self._files):
+        if name in self._names:
             raise errors.UsageError(f"{name} was added before")
         with _opened(name, source) as (descriptor, size_bytes):
             count = -(-size_bytes // BLOCK_BYTES)
             checked = _check_runs(name, runs, count)
             extents = Extents()
+            self._half_done = True
             self._taken.begin_file(checked)
             before = self._placing.new_blocks
             self._add(descriptor, checked, extents, size_bytes)
             if os.fstat(descriptor).st_size != size_bytes:
                 raise errors.CheckpointFailed(f"{name} changed while it was stored", hint="let nothing else touch the staging folder")
+        self._half_done = False
+        self._names.add(name)
         self._files.append(StoredFile(name, size_bytes, part, mode & 0o7777))
         self._extents.append(extents)
         self._new_blocks[part] = self._new_blocks.get(part, 0) + self._placing.new_blocks - before
+
+    def _check_whole(self) -> None:
+        """A file that failed halfway has left marks: nothing may be built on them."""
+        if self._half_done or self._committed:
+            raise ValueError("a writer ends with its first failure, and with its commit")
 
     def _add(self, descriptor: int, runs: Sequence[Run], extents: Extents, size_bytes: int) -> None:
         waiting: deque[tuple[Chunk, memoryview, Future[Scanned]]] = deque()
@@ -147,8 +157,7 @@ class Writer:
         Raises `errors.ObjectExists` when there is a checkpoint of that id, `errors.StoreCorrupt` when a pack that was to be shared is
         gone, `errors.StoreError`.
         """
-        if self._committed:
-            raise ValueError("a writer commits once")
+        self._check_whole()
         self._assembly.finish()
         self._known.check_again(self._asking)
         refs = self._known.refs()
