@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import specimens
 
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.preflight import connections, host, mapped, restore
@@ -41,6 +42,12 @@ sys.stdin.read()
         with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running, server.accept()[0]:
             yield running, int(running.stdout.readline()), server.getsockname()[1]
             running.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def tools():
+    """The CRIU that works here, and a static init."""
+    return specimens.the_criu()
 
 
 def described(pid: int, folder: Path, **other) -> Manifest:
@@ -160,3 +167,55 @@ def test_what_this_machine_is_short_of_is_named(program, tmp_path):
     manifest = msgspec.structs.replace(manifest, processes=(many,))
     found = [one.code for one in restore.check(manifest, RestorePlan())]
     assert {"restore-memory", "restore-disk", "restore-pid", "restore-user-missing", "restore-folder-missing", "host-criu"} <= set(found)
+
+
+@pytest.mark.criu
+class TestWithCriu:
+    """What is found before a restore, and what a real CRIU makes of it."""
+
+    def saved(self, tools, folder: Path, program: str) -> Manifest:
+        """Dump `program`, end it, and describe what was saved."""
+        criu, init = tools
+        with specimens.staged(program, folder, init) as stage:
+            manifest = described(stage.program, folder)
+            assert specimens.dump(criu, stage.root, folder).succeeded
+        return manifest
+
+    def comes_back(self, tools, folder: Path) -> bool:
+        with specimens.restored(tools[0], folder) as (back, _):
+            return back.succeeded
+
+    def test_as_it_was(self, tools, tmp_path):
+        (tmp_path / "read").write_text("abc")
+        manifest = self.saved(tools, tmp_path, 'f = open("read"); a = socket.create_server(("127.0.0.1", 0))')
+        assert (problems(manifest), self.comes_back(tools, tmp_path)) == ([], True)
+
+    def test_a_port_that_is_taken(self, tools, tmp_path):
+        manifest = self.saved(tools, tmp_path, 'a = socket.create_server(("127.0.0.1", 0))')
+        host_name, _, port = manifest.connections[0].local.rpartition(":")
+        with socket.create_server((host_name, int(port))):
+            assert [code for code, _ in problems(manifest)] == ["restore-port-taken"]
+            assert not self.comes_back(tools, tmp_path)
+
+    @pytest.mark.parametrize(
+        ("change", "code"),
+        [
+            (lambda path: path.write_text("longer"), "restore-file-changed"),
+            (lambda path: path.unlink(), "restore-file-missing"),
+        ],
+        ids=["changed", "missing"],
+    )
+    @pytest.mark.parametrize("program", ['f = open("read")', 'm = mmap.mmap(os.open("read", 0), 0, prot=1)'], ids=["read", "mapped"])
+    def test_a_file_that_is_another(self, tools, tmp_path, program, change, code):
+        (tmp_path / "read").write_text("abc")
+        manifest = self.saved(tools, tmp_path, program)
+        change(tmp_path / "read")
+        assert problems(manifest) == [(code, str(tmp_path / "read"))]
+        assert not self.comes_back(tools, tmp_path)
+
+    def test_a_working_directory_that_is_gone(self, tools, tmp_path):
+        (tmp_path / "work").mkdir()
+        manifest = msgspec.structs.replace(self.saved(tools, tmp_path, 'os.chdir("work")'), working_directory=str(tmp_path / "work"))
+        (tmp_path / "work").rmdir()
+        assert problems(manifest) == [("restore-folder-missing", str(tmp_path / "work"))]
+        assert not self.comes_back(tools, tmp_path)
