@@ -248,7 +248,7 @@ def test_checkpoints_beside_collections(tmp_path):
     def gather() -> None:
         own = reopened(repository, tmp_path / "cache-gc")
         try:
-            while not ended.is_set():
+            while not ended.wait(0.2):
                 gc.collect(own, surroundings=Linux())
         except BaseException as error:  # noqa: BLE001 - told by the test
             faults.append(error)

@@ -67,6 +67,56 @@ def test_waiting_ends_when_the_other_does(repository):
     assert told[0] == (1, 0.0)
 
 
+def test_one_that_wants_to_be_alone_gets_in_where_somebody_always_is(repository):
+    """Others come every second and stay for five: without a word to newcomers it would wait for ever."""
+    inside: list[tuple[float, Lock]] = []
+    refused = []
+
+    def come_and_go() -> None:
+        now_s = here.now_s()
+        for entered_s, one in tuple(inside):
+            if now_s - entered_s >= 5:
+                one.release()
+                inside.remove((entered_s, one))
+        other = lock(repository, SHARED, Still(host="there", pid=int(now_s * 100)))
+        try:
+            other.acquire(wait_s=0)
+        except errors.StoreLocked:
+            refused.append(now_s)
+        else:
+            inside.append((now_s, other))
+
+    here = Still(on_pause=come_and_go)
+    come_and_go()
+    alone = lock(repository, EXCLUSIVE, here)
+    alone.acquire(wait_s=60)
+    assert inside == []
+    assert 5 <= here.paused_s < 10
+    alone.release()
+    come_and_go()
+    assert len(inside) == 1
+
+
+def test_it_does_not_keep_newcomers_out_for_long(repository):
+    lock(repository, SHARED, Still(host="there")).acquire()
+    held_out_s = []
+
+    def newcomer() -> None:
+        other = lock(repository, SHARED, Still(host="elsewhere"))
+        try:
+            other.acquire(wait_s=0)
+        except errors.StoreLocked:
+            held_out_s.append(here.now_s())
+        else:
+            other.release()
+
+    here = Still(on_pause=newcomer)
+    with pytest.raises(errors.StoreLocked, match="on there"):
+        lock(repository, EXCLUSIVE, here).acquire(wait_s=40)
+    assert 10 < len(held_out_s) < 35
+    assert 39 < here.paused_s < 60
+
+
 def test_waiting_has_an_end(repository):
     lock(repository, EXCLUSIVE, Still(pid=1)).acquire()
     here = Still(pid=2, alive={1})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-
 import msgspec
 
 from perdure import errors
@@ -17,6 +15,9 @@ TTL_S = 60.0
 """How long a lock is believed after its last sign of life. Long, so that a holder under load does not lose its checkpoint."""
 MARGIN = 1.25
 """How much longer than its time an observer waits before it calls a lock left behind: clocks run at slightly different speeds."""
+
+_LOOKS = 10
+"""How often a listing is repeated of which something went before it could be read."""
 
 
 class Kind(enum.StrEnum):
@@ -48,12 +49,15 @@ class Held(msgspec.Struct, frozen=True):
         return self.record.owner if self.record else None
 
 
-def held(repository: Repository) -> Iterator[Held]:
-    """Yield every lock that there is, left behind or not."""
-    for info in repository.backend.list(layout.LOCKS):
-        found = _read(repository, info.key)
-        if found is not None:
-            yield found
+def held(repository: Repository) -> tuple[Held, ...]:
+    """Return every lock that there is, left behind or not."""
+    seen: list[Held | None] = []
+    for _ in range(_LOOKS):
+        seen = [_read(repository, info.key) for info in repository.backend.list(layout.LOCKS)]
+        if None not in seen:
+            break
+        # One that went after it was listed may have been replaced by another, which was not listed yet.
+    return tuple(one for one in seen if one is not None)
 
 
 def in_use(repository: Repository, surroundings: Surroundings) -> frozenset[CheckpointId]:
@@ -79,18 +83,24 @@ class Others:
 
     def look(self) -> Held | None:
         """Return a lock that is in the way, or None. Those left behind are removed."""
-        in_the_way = None
-        for info in self._repository.backend.list(layout.LOCKS):
-            if info.key in self.own:
-                continue
-            found = _read(self._repository, info.key)
-            if found is None or (found.record is not None and Kind.EXCLUSIVE not in (self._kind, found.record.kind)):
-                continue
-            if self._is_left_behind(found):
-                self._repository.backend.delete(found.key)
-            else:
-                in_the_way = in_the_way or found
-        return in_the_way
+        for _ in range(_LOOKS):
+            keys = [info.key for info in self._repository.backend.list(layout.LOCKS) if info.key not in self.own]
+            seen = [_read(self._repository, key) for key in keys]
+            in_the_way = [one for one in seen if one is not None and self._is_in_the_way(one)]
+            if in_the_way:
+                return in_the_way[0]
+            if None not in seen:
+                return None
+            # As above.
+        return Held(layout.LOCKS, None)
+
+    def _is_in_the_way(self, found: Held) -> bool:
+        if found.record is not None and Kind.EXCLUSIVE not in (self._kind, found.record.kind):
+            return False
+        if self._is_left_behind(found):
+            self._repository.backend.delete(found.key)
+            return False
+        return True
 
     def _is_left_behind(self, found: Held) -> bool:
         if found.record is not None and self._surroundings.is_alive(found.record.owner) is False:

@@ -1,7 +1,8 @@
 """Locks of a store: shared for writers and for readers that must not lose packs, exclusive for garbage collection.
 
 A lock is an object ``locks/TOKEN``. Whoever wants one writes its own and then looks for others: of two that come at once, at least one
-sees the other, takes its own back and tries again.
+sees the other, takes its own back and tries again. One that wants to be alone and finds only shared locks lets its own stand for a while:
+newcomers then wait, and those inside leave one by one.
 
 A holder replaces its lock by a new one every so often: it writes the new one, makes sure that the old one is still there, and removes
 that a turn later, so that no listing can miss both. A lock counts as left behind when its process is known to be gone, or when an observer
@@ -29,6 +30,9 @@ BEATS_A_TTL = 4
 """Signs of life in that time: one may be late and two lost."""
 POLL_S = 1.0
 """Between two looks at a lock that is in the way."""
+DRAIN_S = 15.0
+"""How long one that wants to be alone keeps newcomers out while others are in; then it lets them in for as long, so that no checkpoint
+waits long for garbage collection. Shorter than a turn of signs of life."""
 PATIENCE_S = 2 * TTL_S
 """How long to wait by default: longer than a lock that was left behind on another machine stands in the way."""
 
@@ -65,17 +69,19 @@ class Lock:
         others = self._others()
         began_s = self._surroundings.now_s()
         while True:
-            found = others.look()
-            if found is None:
-                found, is_taken = self._try(others)
+            found, pause_s = others.look(), min(POLL_S, self._record.ttl_s / 10)
+            left_s = began_s + wait_s - self._surroundings.now_s()
+            if found is not None and waiting is not None and left_s > 0:
+                waiting(found.owner, wait_s - left_s)
+            if found is None or (self._may_outstay(found) and left_s > 0):
+                stay_s = max(0.0, min(DRAIN_S, self._record.ttl_s / BEATS_A_TTL, left_s))
+                pause_s = pause_s if found is None else stay_s
+                found, is_taken = self._try(others, stay_s)
                 if is_taken:
                     return
-            waited_s = self._surroundings.now_s() - began_s
-            if waited_s >= wait_s:
+            if self._surroundings.now_s() - began_s >= wait_s:
                 raise _locked(found)
-            if waiting is not None:
-                waiting(found.owner if found else None, waited_s)
-            self._surroundings.pause(min(POLL_S, self._record.ttl_s / 10) * self._surroundings.jitter())
+            self._surroundings.pause(pause_s * self._surroundings.jitter())
 
     def refresh(self) -> None:
         """Give a sign of life. Raises `errors.StoreLocked` when the lock is lost; another `errors.StoreError` may mend by itself."""
@@ -108,8 +114,15 @@ class Lock:
             self._remove(*self._keys)
             self._keys = []
 
-    def _try(self, others: Others) -> tuple[Held | None, bool]:
-        """Write the lock and look for others; return one that is in the way and whether the lock is taken. It is withdrawn if not."""
+    def _may_outstay(self, other: Held) -> bool:
+        """Tell whether `other` leaves by itself while this one only waits: two that both want to be alone would wait for each other."""
+        return self._record.kind is Kind.EXCLUSIVE and other.record is not None and other.record.kind is Kind.SHARED
+
+    def _try(self, others: Others, stay_s: float) -> tuple[Held | None, bool]:
+        """Write the lock and look for others, for `stay_s` seconds if they may leave meanwhile; withdraw it if they do not.
+
+        Returns one that is in the way, and whether the lock is taken.
+        """
         since_s = self._surroundings.now_s()
         is_taken = False
         self._keys = [layout.lock_key(self._surroundings.token())]
@@ -118,6 +131,9 @@ class Lock:
             documents.write(self._repository, self._keys[0], self._record, replace=True)
             self._believed_since_s = since_s
             found = others.look()
+            while found is not None and self._may_outstay(found) and self._surroundings.now_s() - since_s < stay_s:
+                self._surroundings.pause(min(POLL_S, stay_s / 10) * self._surroundings.jitter())
+                found = others.look()
             is_taken = found is None and self._is_believed()
         finally:
             if not is_taken:
