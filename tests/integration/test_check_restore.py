@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import specimens
 
 from perdure.base.proc import machine, mounts
-from perdure.checkpoint.preflight import connections, host, mapped, restore
+from perdure.checkpoint.preflight import connections, host, mapped, restore, terminals
 from perdure.checkpoint.preflight.restore import RestorePlan
 from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, ProcessFact, Trigger
 from perdure.model.finding import Severity
@@ -60,6 +61,7 @@ def described(pid: int, folder: Path, **other) -> Manifest:
         "processes": (fact,),
         "mapped": mapped.record([pid]),
         "connections": connections.record([pid]),
+        "terminals": terminals.record([pid]),
         "sizes": (PartSize(Part.MEMORY, 1 << 20, 0, 0),),
         **other,
     }
@@ -196,6 +198,19 @@ class TestWithCriu:
         with socket.create_server((host_name, int(port))):
             assert [code for code, _ in problems(manifest)] == ["restore-port-taken"]
             assert not self.comes_back(tools, tmp_path)
+
+    def test_a_terminal_that_is_taken(self, tools, tmp_path):
+        manifest = self.saved(tools, tmp_path, "import pty; ends = pty.openpty()")
+        (number,) = manifest.terminals
+        held: list[int] = []
+        try:
+            while not os.path.exists(f"/dev/pts/{number}"):  # the lowest free number is given
+                held.extend(pty.openpty())
+            assert problems(manifest) == [("restore-terminal-taken", f"/dev/pts/{number}")]
+            assert not self.comes_back(tools, tmp_path)
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
 
     @pytest.mark.parametrize(
         ("change", "code"),

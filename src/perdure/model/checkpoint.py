@@ -238,6 +238,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     carried: tuple[Carried, ...] = ()
     mapped: tuple[MappedFile, ...] = ()
     connections: tuple[Connection, ...] = ()
+    terminals: tuple[int, ...] = ()
+    """N of each /dev/pts/N that the tree has the master of: it has to get the same number again."""
     epoch_file: str | None = None
     log_bytes: int = 0
     """Length of the console's log at the freeze: what the workload had written by then."""

@@ -24,7 +24,7 @@ from perdure.checkpoint.criu.locate import Init
 from perdure.checkpoint.criu.run import Running
 from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.outputs import bring_back, record, trees
-from perdure.checkpoint.preflight import connections, host, mapped, save
+from perdure.checkpoint.preflight import connections, host, mapped, save, terminals
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part
@@ -63,6 +63,7 @@ class _AtFreeze(msgspec.Struct):
     carried: tuple[Carried, ...] = ()
     outputs: tuple[OutputFile, ...] = ()
     connections: tuple[Connection, ...] = ()
+    terminals: tuple[int, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
@@ -145,7 +146,13 @@ class Dumping:
         collected = carried.collect(pids, folder, explicit=_init_program(life))
         included = trees.include(life.options.outputs, folder)
         self._recording = record.record(pids, folder, besides=collected.paths, stored=included.stored)
-        self._taken = _AtFreeze(log_bytes, collected.carried, (), connections.record(pids), (*collected.findings, *included.findings))
+        self._taken = _AtFreeze(
+            log_bytes=log_bytes,
+            carried=collected.carried,
+            connections=connections.record(pids),
+            terminals=terminals.record(pids),
+            findings=(*collected.findings, *included.findings),
+        )
 
     def _describe(self, dumped: dump.Dumped, facts: HostFact, files: tuple[MappedFile, ...], created_ns: int) -> Manifest:
         life, taken = self._life, self._taken
@@ -166,6 +173,7 @@ class Dumping:
             carried=taken.carried,
             mapped=files,
             connections=taken.connections,
+            terminals=taken.terminals,
             epoch_file=str(life.folders.epoch_file(life.name)),
             log_bytes=taken.log_bytes,
             own_pid_namespace=life.own_namespace,

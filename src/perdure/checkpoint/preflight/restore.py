@@ -15,7 +15,7 @@ from perdure.base import text, units
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
-from perdure.checkpoint.preflight import buildid, cpu, host, ports, room
+from perdure.checkpoint.preflight import buildid, cpu, host, ports, room, terminals
 from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.files import is_remote
 from perdure.checkpoint.preflight.mapped import VIRTUAL_KINDS
@@ -52,6 +52,7 @@ def check(manifest: Manifest, plan: RestorePlan) -> tuple[Finding, ...]:
         *_outputs(manifest),
         *_mounts(manifest),
         *_ports(manifest),
+        *_terminals(manifest),
         *_processes(manifest, here),
         *_room(manifest, plan),
         *_connections(manifest),
@@ -190,6 +191,11 @@ def _ports(manifest: Manifest) -> Iterator[Finding]:
             pid=taken.pid,
             flag=taken.wanted.local.rpartition(":")[2],
         )
+
+
+def _terminals(manifest: Manifest) -> Iterator[Finding]:
+    for number in terminals.taken(manifest.terminals):
+        yield finding("restore-terminal-taken", f"/dev/pts/{number}", "somebody has it", path=f"/dev/pts/{number}")
 
 
 def _processes(manifest: Manifest, here: HostFact) -> Iterator[Finding]:

@@ -80,6 +80,12 @@ GROUP = Group(
             "a file that the workload writes is shorter than it was, or another file: what it held before cannot be brought back",
             "put the file back as it was",
         ),
+        Code(
+            "restore-terminal-taken",
+            _P,
+            "the number of a pseudo terminal within the workload (tmux, expect) is taken here by another terminal",
+            "close the terminal that has it, or restore where the number is free",
+        ),
         Code("restore-port-taken", _P, "a port that the workload listens on is taken", "end who holds it, or wait until it is free"),
         Code("restore-pid", _P, "a PID of the workload is beyond what this kernel hands out", "raise it: sysctl kernel.pid_max"),
         Code("restore-memory", _P, "free memory is less than the workload needs", "free memory, or restore on another machine"),
