@@ -68,6 +68,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "CheckpointFailed",
+    "CheckpointLater",
     "CheckpointRefused",
     "CommandMissing",
     "CommandRefused",
@@ -426,6 +427,14 @@ class CheckpointFailed(PerdureError):
 
     code = "checkpoint"
     exit_status = 20
+
+
+class CheckpointLater(CheckpointFailed):
+    """The workload must not be saved at this very moment; a moment later it may."""
+
+    code = "checkpoint-later"
+    exit_status = 75
+    retryable = True
 
 
 class CheckpointRefused(CheckpointFailed):

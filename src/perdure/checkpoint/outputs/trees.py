@@ -19,7 +19,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import linkless
-from perdure.checkpoint.outputs import aside, copying, listing
+from perdure.checkpoint.outputs import aside, copying, ledgers, listing
 from perdure.checkpoint.outputs.bring_back import checked_name
 from perdure.checkpoint.outputs.listing import Entry
 from perdure.checkpoint.outputs.record import FOLDER
@@ -113,6 +113,9 @@ class _Walk:
     def _file(self, folder: int, name: str, path: str) -> None:
         descriptor = linkless.open_regular(folder, name)
         try:
+            if ledgers.is_ledger(descriptor) or _is_journal_of_ledger(folder, name):
+                self._say("file-ledger-left", Severity.INFO, path, "is a ledger of effects, which must not go back, and is left out")
+                return
             there = os.fstat(descriptor)
             weight_bytes = copying.allocated_bytes(there)
             if weight_bytes > self._room_bytes:
@@ -157,6 +160,19 @@ class _Walk:
 
     def _say(self, code: str, severity: Severity, path: str, message: str) -> None:
         self.findings.append(finding(code, severity, path, message))
+
+
+def _is_journal_of_ledger(folder: int, name: str) -> bool:
+    if not name.endswith(ledgers.JOURNAL):
+        return False
+    try:
+        descriptor = linkless.open_regular(folder, name.removesuffix(ledgers.JOURNAL))
+    except errors.InputError:
+        return False
+    try:
+        return ledgers.is_ledger(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def put_back(contents: Path, *, epoch: int) -> tuple[Finding, ...]:
