@@ -250,4 +250,4 @@ def toml(value: Any) -> str:
             return str(value).lower()
         case list() | tuple():
             return f"[{', '.join(toml(item) for item in value)}]"
-    return f"{value:g}" if isinstance(value, float) and not value.is_integer() else str(int(value))
+    return repr(value) if isinstance(value, float) and not value.is_integer() else str(int(value))
