@@ -150,3 +150,34 @@ class Still:
     def fail(self) -> None:
         """Be a store that does not answer."""
         raise errors.StoreUnavailable("does not answer")
+
+
+class Crashed(BaseException):
+    """The process ended here."""
+
+
+class Crashing:
+    """A backend that ends the process at its call number `at`, before or after it happened."""
+
+    parallel = 1
+
+    def __init__(self, backend: MemoryBackend, at: int, *, after: bool) -> None:
+        self._backend = backend
+        self._at = at
+        self._after = after
+        self.calls = 0
+
+    def __getattr__(self, name: str):
+        found = getattr(self._backend, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments, **more):
+            self.calls += 1
+            if self.calls > self._at:
+                if self.calls == self._at + 1 and self._after:
+                    found(*arguments, **more)
+                raise Crashed
+            return found(*arguments, **more)
+
+        return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from stores import Still, content, new_repository, noise, reopened, save
+from stores import Crashed, Crashing, Still, content, new_repository, noise, reopened, save
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
@@ -155,37 +155,6 @@ def test_a_manifest_that_came_in_spite_of_the_lock_keeps_its_packs(repository, m
     collect(repository, progress=again)
     assert set(kept) <= packs(repository)
     assert gone  # it may have lost the pack that was deleted before: verify tells
-
-
-class Crashed(BaseException):
-    """The process ended here."""
-
-
-class Crashing:
-    """A backend that ends the process at its call number `at`, before or after it happened."""
-
-    parallel = 1
-
-    def __init__(self, backend: MemoryBackend, at: int, *, after: bool) -> None:
-        self._backend = backend
-        self._at = at
-        self._after = after
-        self.calls = 0
-
-    def __getattr__(self, name: str):
-        found = getattr(self._backend, name)
-        if not callable(found):
-            return found
-
-        def call(*arguments, **more):
-            self.calls += 1
-            if self.calls > self._at:
-                if self.calls == self._at + 1 and self._after:
-                    found(*arguments, **more)
-                raise Crashed
-            return found(*arguments, **more)
-
-        return call
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import Still, content, describe, new_repository, noise, save
+from stores import Crashed, Crashing, Still, content, describe, new_repository, noise, reopened, save
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId, LifeEnd, Part, StoredFile
@@ -155,6 +155,29 @@ def test_a_crash_before_the_end_shows_nothing(here, there, tmp_path):
         bring(there, tmp_path / "short", tmp_path)
     assert there.checkpoints("w") == ()
     assert lives.latest(there, "w") is None
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_every_call_leaves_all_or_nothing_and_can_be_tried_again(small, tmp_path, after):
+    at = 1
+    while True:
+        repository = new_repository(tmp_path / "cache")
+        crashing = Crashing(repository.backend, at, after=after)
+        try:
+            bring(reopened(repository, tmp_path / "own", backend=crashing), small / "sealed", tmp_path, here=Still(pid=7))
+        except Crashed:
+            pass
+        else:
+            break
+        assert lives.alive(repository, "w", Still(pid=8)) is None
+        if repository.checkpoints("w"):
+            assert content(repository, "w@3.2") == SMALL
+        bring(repository, small / "sealed", tmp_path, here=Still(pid=8))
+        assert content(repository, "w@3.2") == SMALL
+        assert lives.latest(repository, "w").epoch == 3
+        at += 1
+    assert at > 8
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".perdure-")]
 
 
 SMALL = {"a": noise(3000, 1), "b": b"text" * 100}
