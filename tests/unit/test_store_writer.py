@@ -251,6 +251,18 @@ def test_a_pack_that_is_gone_or_damaged_is_not_used_again(harm: str, tmp_path: P
         assert read(repository, saved.id, tmp_path) == {"x": content}
 
 
+def test_damage_is_not_inherited_when_it_is_known(tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "cache")
+    content = blocks(*range(1, 300))
+    first = write(repository, "a@1.1", {"x": (content, None)}, tmp_path)
+    (key,) = repository.packs_of(first.id)
+    repository.backend.put(key, b"\xff" + repository.backend.get(key)[1:])
+    with repository.writer(previous=first, progress=lambda _: None, avoid=[key]) as writer:
+        writer.add("x", tmp_path / "staged", part=Part.MEMORY)
+        saved = writer.commit(lambda sizes, files: describe("a@1.2", sizes=sizes, files=files))
+    assert read(repository, saved.id, tmp_path) == {"x": content}
+
+
 def test_a_pack_that_vanishes_meanwhile_fails_the_checkpoint(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "cache")
     first = write(repository, "a@1.1", {"x": (blocks(*range(1, 300)), None)}, tmp_path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from perdure import errors
@@ -22,15 +22,18 @@ _KEPT_IDS = 256
 
 
 class KnownPacks:
-    """The packs of one new checkpoint, numbered from 1, and the store's packs as far as they were looked at."""
+    """The packs of one new checkpoint, numbered from 1, and the store's packs as far as they were looked at.
 
-    def __init__(self, objects: Objects, keys: Keys) -> None:
+    Those called `avoid` are not used.
+    """
+
+    def __init__(self, objects: Objects, keys: Keys, avoid: Collection[bytes]) -> None:
         self._objects, self._keys = objects, keys
         self._refs: list[PackRef | None] = []
         """By number less 1; None: being written."""
         self._numbers: dict[bytes, int] = {}
         self._starts: dict[bytes, array[int]] = {}
-        self._unusable: set[bytes] = set()
+        self._unusable = set(avoid)
         self._ids: OrderedDict[bytes, bytes] = OrderedDict()
         self._own: set[bytes] = set()
 

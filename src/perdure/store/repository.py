@@ -125,17 +125,21 @@ class Repository:
         return {pack.key: pack.slots for pack in self._whole(checkpoint)[1].packs}
 
     @contextlib.contextmanager
-    def writer(self, *, previous: Manifest | None, progress: Callable[[int], None]) -> Iterator[Writer]:
+    def writer(self, *, previous: Manifest | None, progress: Callable[[int], None], avoid: Collection[str] = ()) -> Iterator[Writer]:
         """Begin a checkpoint. The block's end without `Writer.commit`, for whatever reason, leaves nothing that can be seen.
 
         `previous` is the checkpoint that the new one most likely resembles. `progress` is told how many bytes of the files added so far
-        are done; what it raises cancels the checkpoint.
+        are done; what it raises cancels the checkpoint. `avoid` holds keys of packs that are known to be damaged: what they hold is
+        stored anew, so that the new checkpoint does not inherit the damage.
         """
         self._make_cache()
         body, former = self._former(previous)
+        avoided = frozenset(name for name in map(layout.pack_name, avoid) if name is not None)
         with contextlib.closing(Index(self._cache / "index.db")) as index:
             self._fill(index)
-            source = Source(self._objects, self._keys, self._random, self.threads, index, former, body, self._fingerprints, progress)
+            source = Source(
+                self._objects, self._keys, self._random, self.threads, index, former, body, self._fingerprints, progress, avoided
+            )
             with contextlib.closing(Writer(source)) as writer:
                 yield writer
 

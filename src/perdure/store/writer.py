@@ -48,6 +48,8 @@ class Source(msgspec.Struct, frozen=True):
     fingerprints: Callable[[str], Path]
     """The file of a workload's fingerprints."""
     progress: Callable[[int], None]
+    avoid: frozenset[bytes]
+    """Names of packs that are not to be used again."""
 
 
 class Writer:
@@ -59,7 +61,7 @@ class Writer:
         self._asking = ThreadPoolExecutor(source.objects.parallel, thread_name_prefix="ask")
         self._scanner = Scanner(source.keys)
         self._buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2 * source.threads + 1)]
-        self._known = KnownPacks(source.objects, source.keys)
+        self._known = KnownPacks(source.objects, source.keys, source.avoid)
         self._reuse = Reuse(source.body, self._known, self._asking, blocks.zero_id(source.keys.block))
         self._assembly = Assembly(
             source.objects,
