@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from perdure import errors
+from perdure.base.proc import process
 from perdure.checkpoint import connections, links, remaps, statistics, streams, tree
 from perdure.checkpoint.criu import netlock, repair, run
 from perdure.checkpoint.criu.log import Explanation
@@ -169,6 +170,7 @@ class _Attempts:
                 "--skip-in-flight",
                 ghosts,
                 *tcp,
+                *_session_options(self._root),
                 *streams.dump_options(wired),
             ),
         )
@@ -305,6 +307,11 @@ def _tcp_options(root: Tree, options: DumpOptions) -> tuple[str, ...]:
         return ("--tcp-established",)
     # Both ends of a pair within the tree stand still: no packet filter is needed to hold it, and none has to be cleaned up.
     return _KEPT_WITHIN if connections.has_pair_within(tree.pids(root)) else ("--tcp-close",)
+
+
+def _session_options(root: Tree) -> tuple[str, ...]:
+    """A tree that somebody else started may belong to a session whose leader is outside: then it gets another one when it comes back."""
+    return () if process.stat(root.pid).session in tree.pids(root) else ("--shell-job",)
 
 
 _KEPT_WITHIN = ("--tcp-established", "--network-lock=skip")

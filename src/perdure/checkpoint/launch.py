@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import socket
 import stat
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -137,17 +135,10 @@ def _init_argv(init: Init) -> list[str]:
 
 
 def _spawn(spec: LaunchSpec, control: int) -> int:
-    # Above the numbers that they are put on, so that none is overwritten before it is moved.
-    sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in (spec.stdin, spec.stdout, spec.stderr, control)]
-    actions = [(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(sources)]
     try:
-        with namespaces.fresh_pid_namespace():
-            return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", str(_STARTER)], {}, file_actions=actions, setsigmask=[])
+        return namespaces.spawn_first(_STARTER, (spec.stdin, spec.stdout, spec.stderr, control))
     except OSError as error:
         raise _unfit(error) from error
-    finally:
-        for source in sources:
-            os.close(source)
 
 
 def _hand_over(channel: socket.socket, request: bytes) -> None:

@@ -1,16 +1,20 @@
-"""The kernel calls around namespaces that Python 3.11 does not offer. Called by `launch`, `restore` and `adopt`."""
+"""The kernel calls around namespaces that Python 3.11 does not offer. Called by `launch` and `adopt`."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWPID = 0x20000000
 
 _PR_SET_CHILD_SUBREAPER = 36
+_ABOVE = 10
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,6 +34,22 @@ def fresh_pid_namespace() -> Iterator[None]:
             _check(_libc.setns(own, CLONE_NEWPID))
     finally:
         os.close(own)
+
+
+def spawn_first(program: Path, descriptors: tuple[int, ...]) -> int:
+    """Start the Python program `program` as PID 1 of a new PID namespace, with `descriptors` as 0, 1, 2…; returns its PID here.
+
+    It is a fresh interpreter without site packages and environment, and the child of this very thread. Raises `OSError`.
+    """
+    # Above the numbers that they are put on, so that none is overwritten before it is moved.
+    sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for descriptor in descriptors]
+    actions = [(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(sources)]
+    try:
+        with fresh_pid_namespace():
+            return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", str(program)], {}, file_actions=actions, setsigmask=[])
+    finally:
+        for source in sources:
+            os.close(source)
 
 
 def become_subreaper() -> None:

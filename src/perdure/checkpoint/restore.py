@@ -58,7 +58,7 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     """
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("the tree would end with this thread")
-    tcp, closed = _tcp_options(images, options)
+    tcp, closed = tcp_options(images, options)
     inherited, descriptors = streams.inherited(options.streams, options.descriptors)
     linked = links.put_back(images)
     before = frozenset(process.children(os.getpid()))
@@ -76,7 +76,7 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     if not result.succeeded:
         _remove_leftovers(before)
         links.remove(linked)
-        raise _failure(result, options)
+        raise failure(result, options)
     pid = int((work / _PID_FILE).read_text("ascii"))
     try:
         found = Tree(pid=pid, start_ticks=tree.start_ticks_of(pid))
@@ -85,7 +85,8 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     return Restored(tree=found, wall_s=result.wall_s, log=Path(result.log_path), closed_connections=closed)
 
 
-def _tcp_options(images: Path, options: RestoreOptions) -> tuple[tuple[str, ...], int]:
+def tcp_options(images: Path, options: RestoreOptions) -> tuple[tuple[str, ...], int]:
+    """Return what CRIU is told of connections, and how many were closed in the images. Raises `errors.InputFormat`."""
     if not connections.are_saved(images):
         return ("--tcp-close",), 0
     if options.tcp == "keep":
@@ -104,7 +105,8 @@ def _remove_leftovers(before: frozenset[int]) -> None:
                 os.waitpid(pid, 0)
 
 
-def _failure(result: Result, options: RestoreOptions) -> errors.RestoreFailed:
+def failure(result: Result, options: RestoreOptions) -> errors.RestoreFailed:
+    """Return the error for a CRIU that did not restore, its log kept."""
     kept = keep_log(result, options.log_to)
     explanation = result.explanation
     said = explanation.message if explanation else f"CRIU ended with {result.returncode}"
