@@ -44,7 +44,7 @@ def reap(pid: int) -> int | None:
 
 def of(status: int | None, *, stopping: str, has_checkpoint: bool) -> Outcome:
     """Return what it means that the workload ended with `status`, while it was being ended because of `stopping` (empty: it was not)."""
-    code = 1 if status is None else status
+    code = 0 if status is None else status
     if stopping:
         return Outcome(TRY_AGAIN if has_checkpoint else code, State.STOPPED, stopping, status)
     if status is None:
@@ -78,7 +78,8 @@ def record(life: Life, outcome: Outcome, voice: Voice, *, in_store: bool) -> Non
         voice.say(f"the store could not be told that this life ended: {error}")
     last = life.record.last_checkpoint
     if not completed and last is not None:
-        voice.say(f"{life.name} was ended: {outcome.reason}; the same command goes on from {last.id}")
+        how = f"perdure restore {life.name}" if life.record.adopted else "the same command"
+        voice.say(f"{life.name} was ended: {outcome.reason}; {how} goes on from {last.id}")
     elif not completed:
         voice.say(f"{life.name} was ended: {outcome.reason}; there is no checkpoint")
 

@@ -17,7 +17,7 @@ import msgspec
 from perdure import errors
 from perdure.base import text
 from perdure.base.proc import process
-from perdure.checkpoint import alive, carried, dump, staging, tree
+from perdure.checkpoint import adopt, alive, carried, dump, staging, tree
 from perdure.checkpoint import launch as launching
 from perdure.checkpoint import restore as restoring
 from perdure.checkpoint.criu.locate import Init
@@ -39,6 +39,9 @@ from perdure.supervisor.triggers import Due
 from perdure.supervisor.voice import Voice
 
 _IMAGES = "images"
+_INITS = "init"
+"""Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
+
 _SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
 
 
@@ -201,7 +204,8 @@ def make_folder(path: Path) -> None:
 
 
 def _init_program(life: Life) -> tuple[str, ...]:
-    return (process.executable(life.tree.pid)[0],) if life.own_namespace else ()
+    path = process.executable(life.tree.pid)[0]
+    return (path,) if os.path.basename(os.path.dirname(path)) == _INITS else ()
 
 
 def _items(folder: Path, images: Path) -> Iterable[Item]:
@@ -225,7 +229,7 @@ def launch(
         argv=argv,
         environment=variables | {environment.EPOCH_FILE: str(life.folders.epoch_file(life.name)), environment.WORKLOAD: life.name},
         working_directory=text.original(life.record.working_directory),
-        init=launching.install_init(init, life.folders.run / "init"),
+        init=launching.install_init(init, life.folders.state / _INITS),
         stdin=streams[0],
         stdout=streams[1],
         stderr=streams[2],
@@ -234,6 +238,20 @@ def launch(
         umask=mask,
     )
     life.tree = launching.launch(spec)
+
+
+def take_over(life: Life, pid: int) -> None:
+    """Keep the process `pid`, which runs already, with all it started. Raises what `adopt.find` does."""
+    life.tree = adopt.find(pid)
+    life.own_namespace = process.status(pid).inner_pid == 1
+
+
+def end(life: Life) -> None:
+    """End the workload at once. Raises `errors.WorkloadBusy` when a process that was taken over does not end."""
+    if life.own_namespace:
+        tree.kill(life.tree)
+    else:
+        adopt.end(life.tree)
 
 
 def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Voice) -> None:
@@ -258,7 +276,8 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         tcp=manifest.tcp,
         log_to=life.folders.workload(life.name) / "restore.log",
     )
-    life.tree = restoring.restore(images, work, options, life.criu).tree
+    bring = restoring.restore if adopt.is_whole(images) else adopt.bring_back
+    life.tree = bring(images, work, options, life.criu).tree
     try:
         alive.verify(life.tree, manifest.processes, _probe(life))
     except errors.RestoreFailed:

@@ -16,7 +16,7 @@ import msgspec
 from perdure import errors
 from perdure.base import units
 from perdure.model.checkpoint import Trigger
-from perdure.supervisor import ending, messages
+from perdure.supervisor import ending, engine, messages
 from perdure.supervisor.checkpointing import Checkpointing, Done
 from perdure.supervisor.console import Console
 from perdure.supervisor.control import Client, Server
@@ -233,7 +233,10 @@ class Keeper:
             self._kill()
 
     def _kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        try:
+            engine.end(self._life)
+        except errors.WorkloadBusy as error:
+            self._voice.say(str(error))
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

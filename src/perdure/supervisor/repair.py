@@ -16,7 +16,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import machine
-from perdure.checkpoint import tree
+from perdure.checkpoint import dump, tree
 from perdure.checkpoint.criu import netlock, run
 from perdure.checkpoint.tree import Tree
 from perdure.supervisor.folders import Folders
@@ -27,15 +27,17 @@ from perdure.supervisor.voice import Voice
 _DYING_S = 20.0
 
 
-def repair(name: str, database: Database, folders: Folders, voice: Voice) -> None:
+def repair(name: str, database: Database, folders: Folders, voice: Voice, *, adopting: int | None) -> None:
     """Make the workload `name` ready for its next life. Nothing happens when its supervisor ended in good order.
+
+    `adopting` is the PID of a process that is to be taken over: the same one again may run on.
 
     Raises `errors.WorkloadBusy` when what it left cannot be ended.
     """
     boot_id = machine.boot_id()
     record = database.get(name)
     if record is not None and record.state in LIVE:
-        _end_tree(record, boot_id, voice)
+        _end_tree(record, boot_id, voice, adopting)
         database.put(
             msgspec.structs.replace(
                 record,
@@ -49,28 +51,37 @@ def repair(name: str, database: Database, folders: Folders, voice: Voice) -> Non
             )
         )
     for operation in database.unfinished(name):
-        _clear(operation, boot_id, voice)
+        _clear(operation, boot_id, voice, is_adopted=record is not None and record.adopted)
         database.end(operation)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(folders.socket(name))
 
 
-def _clear(operation: Operation, boot_id: str, voice: Voice) -> None:
+def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool) -> None:
+    run_id = ""
     if operation.staging is not None and os.path.isdir(operation.staging):
-        netlock.release(run.read_run_id(os.path.join(operation.staging, "criu", "dump.log")))
+        run_id = run.read_run_id(os.path.join(operation.staging, "criu", "dump.log"))
+        netlock.release(run_id)
         voice.say(f"clearing away a {operation.kind} that was cut off; what was saved before is untouched")
         shutil.rmtree(operation.staging, ignore_errors=True)
     if operation.pid is not None and operation.start_ticks is not None and operation.boot_id == boot_id:
-        _end(Tree(operation.pid, operation.start_ticks))
+        left = Tree(operation.pid, operation.start_ticks)
+        if is_adopted:
+            dump.let_go_on(left, run_id)  # it does not end with its supervisor, and may have been left standing still
+        else:
+            _end(left)
 
 
-def _end_tree(record: Workload, boot_id: str, voice: Voice) -> None:
+def _end_tree(record: Workload, boot_id: str, voice: Voice, adopting: int | None) -> None:
     if record.pid is None or record.start_ticks is None or record.boot_id != boot_id:
         return
     left = Tree(record.pid, record.start_ticks)
     if not tree.is_alive(left):
         return
     if record.adopted:
+        if record.pid == adopting:
+            return
+        dump.let_go_on(left, "")
         raise errors.WorkloadBusy(
             f"process {record.pid} of {record.name} runs on without its supervisor",
             hint=f"keep it again: perdure run --name {record.name} --adopt {record.pid}; or end it first",

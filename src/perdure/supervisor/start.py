@@ -108,6 +108,13 @@ def _name(wanted: Wanted) -> str:
     return naming.derive(wanted.command or process.command_line(wanted.adopt or 0), wanted.working_directory)
 
 
+def _options(wanted: Wanted, known: Workload | None) -> Options:
+    """Return how the workload is to be kept. Which key its store has is remembered."""
+    if wanted.options is None:
+        return known.options if known else Options()
+    return msgspec.structs.replace(wanted.options, key_file=known.options.key_file) if known else wanted.options
+
+
 class _Beginning:
     """One beginning of one life, and what was found out on the way."""
 
@@ -128,7 +135,7 @@ class _Beginning:
             lock.held(self._folders.lock(self._name), self._name),
             state.opened(self._folders.database) as database,
         ):
-            repair.repair(self._name, database, self._folders, self._voice)
+            repair.repair(self._name, database, self._folders, self._voice, adopting=self._wanted.adopt)
             record = self._record(database.get(self._name))
             where = self._setup.place(record)
             with place.opened(where, create=not self._wanted.must_resume) as repository:
@@ -149,11 +156,12 @@ class _Beginning:
             name=self._name,
             command=asked,
             working_directory=where,
-            options=wanted.options or (known.options if known else Options()),
+            options=_options(wanted, known),
             store=known.store if known else "",
             created_ns=known.created_ns if known else now_ns,
             changed_ns=now_ns,
             state=State.STARTING,
+            adopted=wanted.adopt is not None,
             epoch=known.epoch if known else 0,
             checkpoints=known.checkpoints if known else 0,
             last_checkpoint=known.last_checkpoint if known else None,
@@ -321,7 +329,10 @@ class _Beginning:
             self._voice.say(f"{units.format_size(cut_bytes)} written after the checkpoint cut off the log, and kept beside it")
 
     def _run(self, life: Life, streams: Console, source: Source | None, init: locate.Init) -> None:
-        """Start the workload, or bring it back."""
+        """Start the workload, or bring it back, or take it over."""
+        if self._wanted.adopt is not None:
+            engine.take_over(life, self._wanted.adopt)
+            return
         if source is not None and streams.plan.passed_on and not streams.plan.terminal:
             self._give_back(life, streams, source)
         elif source is None:
@@ -375,6 +386,8 @@ class _Beginning:
         options = life.options
         if source is not None:
             self._voice.say(f"{self._name} goes on from {source.id}, life {life.epoch}")
+        if life.record.adopted:
+            self._voice.say(f"{self._name}: process {life.tree.pid} is kept from now on; what it writes goes where it went before")
         if options.every == "auto":
             mttf_s = options.mttf_s or interval.ASSUMED_MTTF_S
             assumed = "" if options.mttf_s else " (assumed; say better with --mttf)"
