@@ -16,7 +16,7 @@ from perdure.store.backends.local import LocalBackend
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 
-KILLS = 60
+KILLS = 40
 BLOCKS = 4096 * 40
 
 
