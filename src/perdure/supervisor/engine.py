@@ -42,6 +42,8 @@ _IMAGES = "images"
 _INITS = "init"
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
 
+"""Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
+
 _SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
 
 
