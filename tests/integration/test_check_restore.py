@@ -138,6 +138,16 @@ def test_files_that_changed_or_went_are_named(program, tmp_path):
     ]
 
 
+def test_what_the_checkpoint_holds_itself_need_not_be_here(program, tmp_path):
+    running, _, _ = program
+    manifest = described(running.pid, tmp_path / "none", connections=())
+    (tmp_path / "read").unlink()
+    held = frozenset({str(tmp_path / "read"), str(tmp_path / "none")})
+    found = [one.code for one in restore.check(manifest, RestorePlan(is_staged=True, included=held))]
+    assert not {"restore-file-missing", "restore-folder-missing"} & set(found)
+    assert {code for code, _ in problems(manifest)} == {"restore-file-missing", "restore-folder-missing"}
+
+
 def test_another_build_of_the_same_size_is_named(tmp_path):
     cc = shutil.which("cc")
     if cc is None:

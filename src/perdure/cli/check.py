@@ -120,6 +120,7 @@ def _criu(values: dict[str, settings.Value]) -> tuple[Criu | None, errors.Enviro
 def _check_restore(
     common: console.Common, values: dict[str, settings.Value], which: str, *, cpu_check: Literal["features", "strict", "off"]
 ) -> None:
+    from perdure.checkpoint.outputs import listing
     from perdure.checkpoint.preflight import restore as preflight
     from perdure.checkpoint.preflight.plan import DISKS
     from perdure.cli import store_open
@@ -129,6 +130,7 @@ def _check_restore(
     with place.opened(store_open.locate(values)) as repository:
         chosen = store_open.choose(repository, which)
         manifest = repository.head(chosen)
+        index = repository.read_file(chosen, listing.INDEX) if any(file.name == listing.INDEX for file in manifest.files) else None
     criu, refusal = _criu(values)
     plan = preflight.RestorePlan(
         criu=criu,
@@ -137,6 +139,7 @@ def _check_restore(
         cpu=cpu_check,
         staging=values["staging"].value,
         disks=(str(places.state), *DISKS),
+        included=frozenset(entry.path for entry in listing.parse(index)) if index is not None else frozenset(),
     )
     found = preflight.check(manifest, plan)
     findings.show(common, found, nothing=f"nothing prevents restoring {chosen} here", checkpoint=str(chosen))

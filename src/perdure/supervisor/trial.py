@@ -20,7 +20,7 @@ from perdure.checkpoint import alive, carried, sandbox, staging, tree
 from perdure.checkpoint import restore as restoring
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.images import cure_timerfds
-from perdure.checkpoint.outputs import bring_back, trees
+from perdure.checkpoint.outputs import bring_back, listing, trees
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.model.checkpoint import Manifest, Stream
 from perdure.model.finding import Finding, problems
@@ -108,8 +108,11 @@ def _try(request: Request) -> Tried:
     scratch.mkdir(mode=0o700)
     sandbox.enter(scratch)
     epoch = manifest.id.epoch + 1
+    plan = preflight.RestorePlan(
+        criu=request.criu, staging=str(contents), is_staged=True, included=frozenset(entry.path for entry in listing.read(contents))
+    )
     found = [
-        *_accept(preflight.check(manifest, preflight.RestorePlan(criu=request.criu, staging=str(contents), is_staged=True))),
+        *_accept(preflight.check(manifest, plan)),
         *_accept(trees.put_back(contents, epoch=epoch)),
         *_accept(carried.put_back(manifest.carried, contents, epoch=epoch)),
         *_accept(bring_back.bring_back(manifest.outputs, epoch=epoch, contents=contents)),

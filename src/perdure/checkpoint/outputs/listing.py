@@ -1,4 +1,4 @@
-"""The list of what was included with `--outputs`: ``outputs/index.json`` in a checkpoint. Written and read by `trees`."""
+"""The list of what was included with `--outputs`: ``outputs/index.json`` in a checkpoint. Written and read by `trees`; read by preflight."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ def read(contents: Path) -> tuple[Entry, ...]:
             content = handle.read(_MAX_INDEX_BYTES)
     except FileNotFoundError:
         return ()
+    return parse(content)
+
+
+def parse(content: bytes) -> tuple[Entry, ...]:
+    """Return what the text of an index lists. Raises `errors.InputFormat`."""
     try:
         index = msgspec.json.decode(content, type=Index)
     except msgspec.MsgspecError as error:

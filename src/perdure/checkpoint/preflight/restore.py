@@ -37,6 +37,8 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     staging: str | None = None
     """Folder where images wait; None: memory, or one of `disks`."""
     disks: tuple[str, ...] = DISKS
+    included: frozenset[str] = frozenset()
+    """Paths of files and folders that the checkpoint holds (``--outputs``): they are put back before, as they were."""
     is_staged: bool = False
     """The images are here already, so that they need no more room."""
 
@@ -47,8 +49,8 @@ def check(manifest: Manifest, plan: RestorePlan) -> tuple[Finding, ...]:
     return (
         *_criu(manifest, plan),
         *compare(manifest.host, here, plan),
-        *_files(manifest),
-        *_folders(manifest),
+        *_files(manifest, plan),
+        *_folders(manifest, plan),
         *_outputs(manifest),
         *_mounts(manifest),
         *_ports(manifest),
@@ -119,10 +121,10 @@ def _numbers(kernel: str) -> tuple[int, ...]:
     return prefix.version_of(kernel)[:2]
 
 
-def _files(manifest: Manifest) -> Iterator[Finding]:
+def _files(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
     ours = {carried.path for carried in manifest.carried} | {output.path for output in manifest.outputs}
     for file in manifest.mapped:
-        if file.path not in ours:
+        if file.path not in ours and text.original(file.path) not in plan.included:
             yield from judge(file, os.stat, buildid.of_path)
 
 
@@ -144,14 +146,14 @@ def judge(file: MappedFile, look: Callable[[str], os.stat_result], build_id: Cal
         yield finding("restore-file-touched", path, f"was changed since, and still has {file.size_bytes} bytes", path=path)
 
 
-def _folders(manifest: Manifest) -> Iterator[Finding]:
+def _folders(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
     wanted = {text.original(manifest.working_directory): "the workload works in it"}
     for output in manifest.outputs:
         if output.stored_as is None:  # what is stored is put back with its folder
             folder, name = os.path.split(text.original(output.path))
             wanted.setdefault(folder, f"{name} is written in it")
     for path, why in sorted(wanted.items()):
-        if path and not os.path.isdir(path):
+        if path and path not in plan.included and not os.path.isdir(path):
             yield finding("restore-folder-missing", path, f"is no folder here, and {why}", path=path)
 
 
