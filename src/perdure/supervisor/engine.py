@@ -23,7 +23,7 @@ from perdure.checkpoint import restore as restoring
 from perdure.checkpoint.criu.locate import Init
 from perdure.checkpoint.criu.run import Running
 from perdure.checkpoint.images import cure_timerfds
-from perdure.checkpoint.outputs import bring_back, record, trees
+from perdure.checkpoint.outputs import bring_back, listing, record, trees
 from perdure.checkpoint.preflight import connections, host, mapped, save, terminals
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
@@ -40,8 +40,6 @@ from perdure.supervisor.voice import Voice
 
 _IMAGES = "images"
 _INITS = "init"
-"""Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
-
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
 
 _SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
@@ -262,7 +260,8 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
     Raises `errors.RestoreRefused` and `errors.RestoreFailed`; nothing of it runs then.
     """
     manifest, contents = source.manifest, Path(source.folder)
-    found = preflight.check(manifest, preflight.RestorePlan(criu=life.criu, staging=life.staging, is_staged=True))
+    included = frozenset(entry.path for entry in listing.read(contents))
+    found = preflight.check(manifest, preflight.RestorePlan(criu=life.criu, staging=life.staging, is_staged=True, included=included))
     _refuse(found, voice)
     _refuse(trees.put_back(contents, epoch=life.epoch), voice)
     _refuse(carried.put_back(manifest.carried, contents, epoch=life.epoch), voice)

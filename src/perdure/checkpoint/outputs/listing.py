@@ -1,4 +1,4 @@
-"""The list of what was included with `--outputs`: ``outputs/index.json`` in a checkpoint. Written and read by `trees`; read by preflight."""
+"""The list of what was included with `--outputs`: ``outputs/index.json`` in a checkpoint. Written by `trees`; read by it and preflight."""
 
 from __future__ import annotations
 

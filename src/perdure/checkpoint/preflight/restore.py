@@ -153,7 +153,8 @@ def _folders(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
             folder, name = os.path.split(text.original(output.path))
             wanted.setdefault(folder, f"{name} is written in it")
     for path, why in sorted(wanted.items()):
-        if path and path not in plan.included and not os.path.isdir(path):
+        made = path in plan.included or any(one.startswith(f"{path}/") for one in plan.included)
+        if path and not made and not os.path.isdir(path):
             yield finding("restore-folder-missing", path, f"is no folder here, and {why}", path=path)
 
 
