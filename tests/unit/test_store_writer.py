@@ -285,7 +285,7 @@ def lie_in_index(cache: Path) -> None:
     import sqlite3
 
     with sqlite3.connect(cache / "index.db") as connection:
-        connection.execute("UPDATE blocks SET slot = (slot + 7) % 60")
+        connection.execute("UPDATE blocks SET place = (place & ~63) | ((place + 7) & 63)")
     connection.close()
 
 

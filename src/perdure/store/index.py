@@ -9,24 +9,27 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import struct
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from perdure.store.keys import BLOCK_ID_BYTES
 from perdure.store.packs import PackRef
 
-_FORMAT = 1
+_FORMAT = 2
 _CACHE_KIB = 32 * 1024
 _ASK_AT_ONCE = 256
+_SLOT_BITS = 16
+"""A place is the pack's number and, in this many bits, the slot: packs have at most 65,536."""
+
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS packs
-    (number INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, size_bytes INTEGER NOT NULL, slots INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS blocks (id BLOB PRIMARY KEY, pack INTEGER NOT NULL, slot INTEGER NOT NULL) WITHOUT ROWID;
+    (number INTEGER PRIMARY KEY AUTOINCREMENT, name BLOB NOT NULL UNIQUE, size_bytes INTEGER NOT NULL, slots INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS blocks (id INTEGER PRIMARY KEY, place INTEGER NOT NULL);
 PRAGMA user_version = {_FORMAT};
 """
 _FIND = (
-    "SELECT blocks.id, packs.name, packs.size_bytes, packs.slots, blocks.slot FROM blocks JOIN packs ON packs.number = blocks.pack"
-    " WHERE blocks.id IN ({})"
+    f"SELECT blocks.id, packs.name, packs.size_bytes, packs.slots, blocks.place & {(1 << _SLOT_BITS) - 1}"
+    f" FROM blocks JOIN packs ON packs.number = blocks.place >> {_SLOT_BITS} WHERE blocks.id IN ({{}})"
 )
 
 
@@ -71,19 +74,19 @@ class Index:
             self._start_over()
 
     def find(self, ids: Sequence[bytes]) -> dict[bytes, tuple[PackRef, int]]:
-        """Return pack and slot of those of `ids` that are known."""
+        """Return pack and slot of those of `ids` that seem to be known: blocks are told apart here by half of their ids."""
         found = {}
         for start in range(0, len(ids), _ASK_AT_ONCE):
             if self._connection is None:
                 break
-            asked = ids[start : start + _ASK_AT_ONCE]
+            asked = {number: block_id for block_id in ids[start : start + _ASK_AT_ONCE] for number in _numbers(block_id)}
             try:
-                rows = self._connection.execute(_FIND.format(",".join("?" * len(asked))), asked).fetchall()
+                rows = self._connection.execute(_FIND.format(",".join("?" * len(asked))), list(asked)).fetchall()
             except sqlite3.Error as error:
                 self._lost(error)
                 break
-            for block_id, name, size_bytes, slots, slot in rows:
-                found[block_id] = (PackRef(name, size_bytes, slots), slot)
+            for number, name, size_bytes, slots, slot in rows:
+                found[asked[number]] = (PackRef(name, size_bytes, slots), slot)
         return found
 
     def add(self, pack: PackRef, ids: bytes) -> None:
@@ -97,8 +100,8 @@ class Index:
             )
             number = self._connection.execute("SELECT number FROM packs WHERE name = ?", (pack.name,)).fetchone()[0]
             # In the order of the keys: neighbours lie on one page of the tree.
-            rows = sorted((ids[at : at + BLOCK_ID_BYTES], number, at // BLOCK_ID_BYTES) for at in range(0, len(ids), BLOCK_ID_BYTES))
-            self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", rows)
+            rows = sorted(zip(_numbers(ids), range(number << _SLOT_BITS, (number << _SLOT_BITS) + pack.slots), strict=True))
+            self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?)", rows)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._lost(error)
@@ -120,7 +123,7 @@ class Index:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("DELETE FROM packs WHERE name = ?", _rows(names))
-            self._connection.execute("DELETE FROM blocks WHERE pack NOT IN (SELECT number FROM packs)")
+            self._connection.execute(f"DELETE FROM blocks WHERE place >> {_SLOT_BITS} NOT IN (SELECT number FROM packs)")
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._lost(error)
@@ -131,6 +134,11 @@ class Index:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+
+def _numbers(ids: bytes) -> tuple[int, ...]:
+    """Return the first half of each id as a number: SQLite keeps such keys three times faster than texts and blobs."""
+    return struct.unpack(f"<{len(ids) // 8}q", ids)[::2]
 
 
 def _rows(names: Iterable[bytes]) -> list[tuple[bytes]]:

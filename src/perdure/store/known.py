@@ -100,9 +100,7 @@ class KnownPacks:
         return table.ids
 
     def holds(self, ref: PackRef, slot: int, block_id: bytes) -> bool:
-        """Tell whether a usable pack holds that block at that slot. What this checkpoint wrote itself need not be read again."""
-        if ref.name in self._own:
-            return True
+        """Tell whether a usable pack holds that block at that slot."""
         ids = self.ids(ref)
         return ids is not None and ids[slot * BLOCK_ID_BYTES : (slot + 1) * BLOCK_ID_BYTES] == block_id
 
