@@ -398,3 +398,18 @@ class TestCommand:
         assert perdure("check", "no-such-workload").returncode == 21
         assert perdure("check").returncode == 2
         assert perdure("check", "1", "--restore", "a@1.1").returncode == 2
+
+    def test_a_workload_by_its_name_and_its_checkpoint(self, perdure, tmp_path):
+        places = {"PERDURE_STATE": str(tmp_path / "state"), "PERDURE_RUN_DIR": str(tmp_path / "run")}
+        started = perdure("run", "--name", "checked", "--every", "never", "-d", "--", "sleep", "1000", env=places)
+        assert started.returncode == 0, started.stderr
+        try:
+            done = perdure("check", "checked", "--json", env=places)
+            assert (done.returncode, json.loads(done.stdout)["problems"]) == (0, 0)
+            assert perdure("checkpoint", "checked", env=places).returncode == 0
+            done = perdure("check", "--restore", "checked", "--json", env=places)
+            assert (done.returncode, json.loads(done.stdout)["checkpoint"]) == (0, "checked@1.1")
+            assert perdure("check", "--restore", "checked@9.9", env=places).returncode == 21
+        finally:
+            assert perdure("stop", "checked", env=places).returncode == 0
+        assert perdure("check", "checked", env=places).returncode == 21
