@@ -16,25 +16,29 @@ def _without_times(text: bytes) -> bytes:
     )
 
 
+def _until_timings(text: bytes) -> bytes:
+    return text.partition(b"Loop time")[0]
+
+
 APPLICATIONS = (
-    Application("pipeline", ("sh", "{programs}/pipeline.sh", "150"), 40, fast=True),
-    Application("python-threads", ("{python}", "{programs}/threads.py", "400"), 20, fast=True),
-    Application("python-multiprocessing", ("{python}", "{programs}/processes.py", "150"), 40, fast=True),
-    Application("python-asyncio", ("{python}", "{programs}/echo_server.py", "200"), 40, fast=True),
-    Application("python-mmap", ("{python}", "{programs}/mapped.py", "200"), 40, outputs=("mapped.bin", "appended.txt"), fast=True),
-    Application("numpy", ("{python}", "{programs}/arrays.py", "200"), 40, outputs=("vector.npy",), modules=("numpy",), fast=True),
-    Application("pytorch", ("{python}", "{programs}/train.py", "120", "0"), 20, modules=("torch",)),
-    Application("pytorch-workers", ("{python}", "{programs}/train.py", "120", "2"), 20, modules=("torch",)),
+    Application("pipeline", ("sh", "{programs}/pipeline.sh", "300"), 40, fast=True),
+    Application("python-threads", ("{python}", "{programs}/threads.py", "2000"), 20, fast=True),
+    Application("python-multiprocessing", ("{python}", "{programs}/processes.py", "400"), 40, fast=True),
+    Application("python-asyncio", ("{python}", "{programs}/echo_server.py", "500"), 40, fast=True),
+    Application("python-mmap", ("{python}", "{programs}/mapped.py", "500"), 40, outputs=("mapped.bin", "appended.txt"), fast=True),
+    Application("numpy", ("{python}", "{programs}/arrays.py", "500"), 40, outputs=("vector.npy",), modules=("numpy",), fast=True),
+    Application("pytorch", ("{python}", "{programs}/train.py", "150", "0"), 20, modules=("torch",)),
+    Application("pytorch-workers", ("{python}", "{programs}/train.py", "150", "2"), 20, modules=("torch",)),
     Application("scikit-learn", ("{python}", "{programs}/forest.py", "40"), 8, modules=("sklearn",)),
-    Application("node", ("node", "{programs}/counter.js", "200"), 40, needs=("node",), fast=True),
-    Application("jvm", ("java", "{programs}/Counter.java", "250"), 40, needs=("java", "javac")),
-    Application("sqlite-wal", ("{python}", "{programs}/database.py", "200", "WAL"), 40, fast=True),
-    Application("sqlite-delete", ("{python}", "{programs}/database.py", "200", "DELETE"), 40),
-    Application("perl", ("perl", "{programs}/counter.pl", "200"), 40, needs=("perl",), fast=True),
-    Application("r", ("Rscript", "{programs}/walk.R", "200"), 40, needs=("Rscript",)),
+    Application("node", ("node", "{programs}/counter.js", "500"), 40, needs=("node",), fast=True),
+    Application("jvm", ("java", "{programs}/Counter.java", "500"), 40, needs=("java", "javac")),
+    Application("sqlite-wal", ("{python}", "{programs}/database.py", "500", "WAL"), 40, fast=True),
+    Application("sqlite-delete", ("{python}", "{programs}/database.py", "500", "DELETE"), 40),
+    Application("perl", ("perl", "{programs}/counter.pl", "500"), 40, needs=("perl",), fast=True),
+    Application("r", ("Rscript", "{programs}/walk.R", "500"), 40, needs=("Rscript",)),
     Application(
         "c-timers",
-        ("./timers", "500"),
+        ("./timers", "1200"),
         120,
         needs=("cc",),
         build=(("cc", "-O2", "-o", "timers", "{programs}/timers.c", "-lrt"),),
@@ -43,7 +47,7 @@ APPLICATIONS = (
     *(
         Application(
             f"openmpi-{ranks}",
-            ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "./ranks", "200"),
+            ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "./ranks", "500"),
             40,
             needs=("mpirun", "mpicc"),
             build=(("mpicc", "-O2", "-o", "ranks", "{programs}/ranks.c"),),
@@ -52,7 +56,7 @@ APPLICATIONS = (
     ),
     Application(
         "gromacs",
-        ("sh", "{programs}/water.sh", "3000"),
+        ("sh", "{programs}/water.sh", "20000"),
         200,
         outputs=("run.trr",),
         needs=("gmx",),
@@ -60,11 +64,11 @@ APPLICATIONS = (
     ),
     Application(
         "lammps",
-        ("lmp", "-in", "{programs}/melt.lmp", "-var", "steps", "3000", "-log", "none"),
+        ("lmp", "-in", "{programs}/melt.lmp", "-var", "steps", "12000", "-log", "none"),
         50,
         outputs=("final.data",),
         needs=("lmp",),
-        shown=_without_times,
+        shown=_until_timings,
     ),
     Application(
         "quantum-espresso",
@@ -73,5 +77,5 @@ APPLICATIONS = (
         needs=("pw.x",),
         shown=_without_times,
     ),
-    Application("four-gigabytes", ("{python}", "{programs}/big.py", "120", "4096"), 3, modules=("numpy",)),
+    Application("four-gigabytes", ("{python}", "{programs}/big.py", "60", "4096"), 3, modules=("numpy",)),
 )

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 
 
 def _same(text: bytes) -> bytes:
@@ -107,6 +107,10 @@ class Managed:
         except FileNotFoundError:
             return b""
 
+    def output(self) -> bytes:
+        """Standard output, as it stands in the file that it was sent to with ``>>``."""
+        return (self.folder.parent / f"{self.folder.name}.out").read_bytes()
+
     def wait_lines(self, count: int, file: str | None = None) -> None:
         """Wait until the workload has written `count` lines; fail when it ends before."""
         assert self.process
@@ -122,7 +126,7 @@ class Managed:
     def checkpoint(self) -> dict:
         """Ask for a checkpoint, wait until it is kept, and return the document that `perdure checkpoint --json` prints."""
         done = self.perdure("checkpoint", self.name, "--json")
-        assert done.returncode == 0, f"{done.stderr}\n{self.said()}"
+        assert done.returncode == 0, f"{done.stderr[-600:]}\n{self.said()}"
         return json.loads(done.stdout)
 
     def tree(self) -> list[int]:
@@ -184,16 +188,23 @@ def command(application: Application) -> tuple[str, ...]:
     return tuple(word.replace("{python}", python).replace("{programs}", str(PROGRAMS)) for word in application.command)
 
 
-def prepare(application: Application, folder: Path) -> None:
+def hurry(folder: Path) -> None:
+    """Tell programs that wait for a checkpoint to be stored that it is."""
+    (folder / "hurry").touch()
+
+
+def prepare(application: Application, folder: Path, *, alone: bool = False) -> None:
     """Make the folder and build what must be built, in it."""
     folder.mkdir()
+    if alone:
+        hurry(folder)
     for line in application.build:
         subprocess.run([word.replace("{programs}", str(PROGRAMS)) for word in line], cwd=folder, check=True, capture_output=True)
 
 
 def undisturbed(application: Application, folder: Path) -> bytes:
     """Run to the end without us; return standard output."""
-    prepare(application, folder)
+    prepare(application, folder, alone=True)
     done = subprocess.run(
         command(application),
         cwd=folder,

@@ -29,12 +29,13 @@ def test_survives(application: Application, tmp_path: Path) -> None:
             # What was written after the checkpoint is written again by the second life, and must stand there once.
             managed.wait_lines(lines + 1)
         managed.kill_all()
+        harness.hurry(managed.folder)
         managed.start()
         assert managed.finish() == 0, managed.said()
-        assert application.shown(managed.log()) == application.shown(expected)
+        assert application.shown(managed.output()) == application.shown(expected)
         for name in application.outputs:
             assert (tmp_path / "kept" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes(), name
         assert made["id"].startswith(f"{application.name}@1.")
-        assert "restored" in managed.said()
+        assert f"goes on from {made['id']}" in managed.said()
     finally:
         managed.close()

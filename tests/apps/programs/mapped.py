@@ -11,7 +11,7 @@ with open("mapped.bin", "w+b") as handle, open("appended.txt", "a") as log:
     memory = mmap.mmap(handle.fileno(), 1 << 20)
     total = 0
     for step in range(steps):
-        total += struct.unpack_from("<q", memory, 8 * (step * 37 % 131072))[0] + step
+        total = (total + struct.unpack_from("<q", memory, 8 * (step * 37 % 131072))[0] + step) % (1 << 40)
         struct.pack_into("<q", memory, 8 * ((step * 37 + 37) % 131072), total)
         log.write(f"{step} {total}\n")
         log.flush()

@@ -1,6 +1,8 @@
-"""PyTorch on the CPU: a small network on synthetic data, fed by DataLoader workers; every loss is printed exactly."""
+"""PyTorch on the CPU: a small network on synthetic data, fed by DataLoader workers; every loss is printed exactly. Goes on slowly until it may hurry."""
 
+import os
 import sys
+import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -32,7 +34,9 @@ def main():
             optimizer.step()
             print("step", step, loss.item().hex(), flush=True)
             step += 1
-    print("end", sum(float(p.double().sum()) for p in model.parameters()).hex())
+            if not os.path.exists("hurry"):
+                time.sleep(0.3)
+    print("end", sum(float(p.detach().double().sum()) for p in model.parameters()).hex())
 
 
 if __name__ == "__main__":
