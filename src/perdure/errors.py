@@ -46,6 +46,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     │   ├── ObjectMissing           object-missing    13   an object is not there
     │   └── ObjectExists            object-exists     11   create-if-absent met an object of that name
     ├── CheckpointFailed            checkpoint        20   no checkpoint was made; the workload goes on
+    │   ├── CheckpointLater         checkpoint-later  75   the workload must not be saved at this very moment (retryable)
     │   ├── CheckpointRefused       checkpoint-refused 22  a check found what forbids it; the findings are attached
     │   └── WorkloadLost            workload-lost     20   CRIU was broken off and took the workload with it; it can be resumed
     ├── RestoreFailed               restore           20   the workload was not brought back; nothing was lost
