@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from perdure import errors
-from perdure.evaluation import canonical, completeness, evidence, lines, standing
+from perdure.evaluation import canonical, completeness, evidence, lines, paper, standing
 from perdure.evaluation import folder as folders
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.paper import Amendment
@@ -25,7 +25,7 @@ def record(folder: Folder, *, reason: str, signed: Signature) -> Amendment:
     with folders.at_work(folder):
         found = standing.look(folder)
         _refuse(found)
-        amendment = _amendment(found, reason, signed)
+        amendment = paper.sealed(_amendment(found, reason, signed))
         lines.append(folder.path, folders.AMENDMENTS, msgspec.json.encode(amendment))
         return amendment
 

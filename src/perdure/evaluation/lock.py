@@ -38,7 +38,7 @@ def fix(folder: Folder, *, signed: Signature) -> Lock:
                 hint=f"first: {missing[0].key}: {missing[0].what}; {missing[0].remedy}",
                 lacks=missing,
             )
-        lock = _record(found, signed)
+        lock = paper.sealed(_record(found, signed))
         folders.create(folder, folders.LOCK, msgspec.json.format(msgspec.json.encode(lock), indent=2) + b"\n")
         return lock
 

@@ -1,15 +1,16 @@
 """What is written beside the plan: the lock, once, and the amendments, one a line. Records, and how they are read.
 
 Called by lock, amend, standing and report. Both hold the canonical content of the plan itself, so that whoever reads them later can hash it
-again and see what changed without the file it was written in. An amendment names the hash of what stands before it: the lock's file for the
-first, else the line of the amendment before.
+again and see what changed without the file it was written in. Both carry a seal, the hash of all else in them, and an amendment names the
+hash of what stands before it: the lock's file for the first, else the line of the amendment before. That finds every edit that is not
+made with the intention to deceive; against that helps the plan's hash, noted elsewhere on the day of the lock.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -61,6 +62,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     baseline: Baseline
     plan: dict[str, Any]
     """The canonical content that `plan_sha256` is of."""
+    seal: str = ""
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,6 +89,24 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What the amended plan lacks, such as a baseline of the workload that it now names."""
     previous_sha256: str
     plan: dict[str, Any]
+    seal: str = ""
+
+
+_Sealed = TypeVar("_Sealed", Lock, Amendment)
+
+
+def sealed(record: _Sealed) -> _Sealed:
+    """Return the record with the seal that belongs to it."""
+    return msgspec.structs.replace(record, seal=_seal(record))
+
+
+def is_whole(record: Lock | Amendment) -> bool:
+    """Tell whether a record is as it was written."""
+    return record.seal == _seal(record)
+
+
+def _seal(record: Lock | Amendment) -> str:
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(record, seal=""), order="deterministic")).hexdigest()
 
 
 def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
@@ -95,7 +115,8 @@ def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
     return tuple(
         Change(key, before.get(key, msgspec.UNSET), after.get(key, msgspec.UNSET))
         for key in sorted(before.keys() | after.keys())
-        if key not in before or key not in after or before[key] != after[key]
+        # As text: for Python, 0 and false are equal.
+        if key not in before or key not in after or msgspec.json.encode(before[key]) != msgspec.json.encode(after[key])
     )
 
 

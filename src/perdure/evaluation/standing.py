@@ -121,15 +121,15 @@ def _problems(lock: Lock | None, lock_sha256: str, amendments: Amendments, log: 
         elif any(run.purpose == "arms" for run in log.runs):
             yield "the lock is gone: there are runs that were made under it"
         return
-    if canonical.digest(lock.plan) != lock.plan_sha256:
-        yield "the lock was edited: its plan does not have the hash that it names"
+    if not paper.is_whole(lock) or canonical.digest(lock.plan) != lock.plan_sha256:
+        yield "the lock was edited: it does not have the hash that it names"
     before_sha256, before = lock_sha256, lock.plan_sha256
     content = lock.plan
     for number, (each, sha256) in enumerate(zip(amendments.items, amendments.sha256s, strict=True), 1):
         if (each.number, each.old_sha256, each.previous_sha256) != (number, before, before_sha256):
             yield f"amendment {number} does not follow what stands before it: an amendment or the lock was edited or removed"
-        elif canonical.digest(each.plan) != each.new_sha256 or paper.diff(content, each.plan) != each.changes:
-            yield f"amendment {number} was edited: it does not say what it changed"
+        elif not paper.is_whole(each) or canonical.digest(each.plan) != each.new_sha256 or paper.diff(content, each.plan) != each.changes:
+            yield f"amendment {number} was edited: it does not have the hash that it names"
         before_sha256, before, content = sha256, each.new_sha256, each.plan
     yield from evidence.changed(lock.baseline, log)
     known = {lock.plan_sha256, *(each.new_sha256 for each in amendments.items)}

@@ -176,7 +176,7 @@ def _schedule(known: Known) -> Iterator[_Table]:
             _Row("where", known.where),
             _Row("nodes", list(known.nodes) or None, ["node001"]),
             _Row("queue", known.queue, "gpu"),
-            _Row("repetitions", known.repetitions or 5),
+            _Row("repetitions", 5 if known.repetitions is None else known.repetitions),
             _Row("level", 0.9),
         ),
         "Where, when and how often.",
@@ -186,7 +186,7 @@ def _schedule(known: Known) -> Iterator[_Table]:
         (
             _Row("start", None, _Bare("2026-12-01T08:00:00Z")),
             _Row("end", None, _Bare("2026-12-15T08:00:00Z")),
-            _Row("duration_s", known.window_s or 1209600),
+            _Row("duration_s", 1209600 if known.window_s is None else known.window_s),
         ),
         is_comment=known.window_s is None,
     )
