@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure import errors
 from perdure.base.proc import network
 from perdure.checkpoint.preflight import buildid, cpu, links, ports, restore
 from perdure.checkpoint.preflight.restore import RestorePlan
@@ -104,6 +105,11 @@ class TestProcessor:
     @pytest.mark.parametrize("flag", ["erms", "fsrm", "smap", "vmx", "pti", "constant_tsc", "arch_perfmon", "hypervisor", "ibpb"])
     def test_programs_do_not_choose_by(self, flag):
         assert not cpu.is_used(flag, "x86_64")
+
+    def test_what_can_be_asked_for(self):
+        assert [cpu.chosen(text, "-") for text in ("features", "strict", "off")] == ["features", "strict", "off"]
+        with pytest.raises(errors.SettingError, match=r"cpu-check: 'of'.*--cpu-check"):
+            cpu.chosen("of", "--cpu-check")
 
     def test_other_architectures(self):
         assert cpu.is_used("sve", "aarch64")

@@ -51,6 +51,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "staging", None, "folder where images wait to be stored; default: memory if they fit, else the fastest local disk that has room"
     ),
+    Setting(
+        "cpu-check",
+        "features",
+        "what of a checkpoint's processor has to be there for a restore: features (those that programs use), strict (all), off",
+    ),
     Setting("threads", None, "threads for reading, analysing and storing; default: all of this machine's"),
 )
 

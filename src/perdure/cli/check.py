@@ -32,9 +32,11 @@ def check(
     ] = (),
     tcp: Annotated[Literal["close", "keep"], Parameter(help="What becomes of established connections, as for perdure run.")] = "close",
     cpu_check: Annotated[
-        Literal["features", "strict", "off"],
-        Parameter(help="With --restore: what of the processor has to be there: features that programs use, all, or none."),
-    ] = "features",
+        Literal["features", "strict", "off"] | None,
+        Parameter(
+            help="With --restore: what of the processor has to be there: features that programs use, all, none. Default: setting cpu-check."
+        ),
+    ] = None,
     common: console.Common = console.Common(),
 ) -> None:
     """Say what would prevent a checkpoint of a workload now, or, with --restore, restoring one here. Nothing is stopped or changed.
@@ -53,9 +55,9 @@ def check(
     """
     if (target is None) == (restore is None):
         raise errors.UsageError("name one thing to check", hint="perdure check NAME, perdure check PID, or perdure check --restore ID")
-    values = console.load_settings(common, store=store, key_file=None if key_file is None else str(key_file))
+    values = console.load_settings(common, store=store, key_file=None if key_file is None else str(key_file), cpu_check=cpu_check)
     if restore is not None:
-        _check_restore(common, values, restore, cpu_check=cpu_check)
+        _check_restore(common, values, restore)
     else:
         _check_save(common, values, str(target), outputs=outputs, tcp=tcp)
 
@@ -117,10 +119,9 @@ def _criu(values: dict[str, settings.Value]) -> tuple[Criu | None, errors.Enviro
         return None, error
 
 
-def _check_restore(
-    common: console.Common, values: dict[str, settings.Value], which: str, *, cpu_check: Literal["features", "strict", "off"]
-) -> None:
+def _check_restore(common: console.Common, values: dict[str, settings.Value], which: str) -> None:
     from perdure.checkpoint.outputs import listing
+    from perdure.checkpoint.preflight import cpu
     from perdure.checkpoint.preflight import restore as preflight
     from perdure.checkpoint.preflight.plan import DISKS
     from perdure.cli import store_open
@@ -136,7 +137,7 @@ def _check_restore(
         criu=criu,
         criu_refusal=str(refusal) if refusal else None,
         criu_remedy=refusal.hint if refusal else None,
-        cpu=cpu_check,
+        cpu=cpu.chosen(str(values["cpu-check"].value), values["cpu-check"].origin),
         staging=values["staging"].value,
         disks=(str(places.state), *DISKS),
         included=frozenset(entry.path for entry in listing.parse(index)) if index is not None else frozenset(),

@@ -119,6 +119,7 @@ def absolute(paths: tuple[Path, ...]) -> tuple[str, ...]:
 def setup(values: dict[str, settings.Value], found: folders.Folders) -> Setup:
     """Return what a supervisor needs to know of this machine and its settings."""
     from perdure.checkpoint.criu import locate
+    from perdure.checkpoint.preflight import cpu
     from perdure.supervisor.start import Setup
 
     return Setup(
@@ -128,6 +129,7 @@ def setup(values: dict[str, settings.Value], found: folders.Folders) -> Setup:
         ),
         criu=lambda: locate.places(values, os.environ),
         staging=values["staging"].value,
+        cpu_check=cpu.chosen(str(values["cpu-check"].value), values["cpu-check"].origin),
     )
 
 

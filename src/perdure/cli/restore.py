@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,6 +19,10 @@ def restore(
     from_: Annotated[str | None, Parameter(name="--from", help="Checkpoint, such as train@3.12. Default: the newest good one.")] = None,
     store: Annotated[str | None, Parameter(help="Store to take it from. Default: the workload's own.")] = None,
     key_file: Annotated[str | None, Parameter(help="Key file of an encrypted store.")] = None,
+    cpu_check: Annotated[
+        Literal["features", "strict", "off"] | None,
+        Parameter(help="What of the processor has to be there: features that programs use, all, or none. Default: setting cpu-check."),
+    ] = None,
     end_time: Annotated[str | None, Parameter(help="When the allotted time ends. Default: SLURM_JOB_END_TIME.")] = None,
     detach: Annotated[bool, Parameter(name=["--detach", "-d"], negative="", help="In the background; see perdure logs -f.")] = False,
     events: Annotated[Path | None, Parameter(help="File to which every event is added as a line of JSON.")] = None,
@@ -36,7 +40,7 @@ def restore(
     origin = CheckpointId.parse(from_) if from_ is not None else None
     if origin is not None and origin.workload != name:
         raise errors.UsageError(f"{origin} is no checkpoint of {name}", hint="perdure store ls shows which there are")
-    values = console.load_settings(common, store=store, key_file=key_file)
+    values = console.load_settings(common, store=store, key_file=key_file, cpu_check=cpu_check)
     wanted = start.Wanted(
         name=name,
         command=(),

@@ -261,7 +261,8 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
     """
     manifest, contents = source.manifest, Path(source.folder)
     included = frozenset(entry.path for entry in listing.read(contents))
-    found = preflight.check(manifest, preflight.RestorePlan(criu=life.criu, staging=life.staging, is_staged=True, included=included))
+    plan = preflight.RestorePlan(criu=life.criu, cpu=life.cpu_check, staging=life.staging, is_staged=True, included=included)
+    found = preflight.check(manifest, plan)
     _refuse(found, voice)
     _refuse(trees.put_back(contents, epoch=life.epoch), voice)
     _refuse(carried.put_back(manifest.carried, contents, epoch=life.epoch), voice)

@@ -9,6 +9,7 @@ import msgspec
 
 from perdure import errors
 from perdure.checkpoint.criu.run import Criu
+from perdure.checkpoint.preflight import cpu
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Stream
 from perdure.store.lives import HeldLife
@@ -36,6 +37,8 @@ class Life:
     staging: str | None
     """The setting: where images wait to be stored."""
     voice: Voice
+    cpu_check: cpu.Check = "features"
+    """The setting: what of a checkpoint's processor has to be here."""
     own_namespace: bool = True
 
     _said: bool = False

@@ -15,6 +15,7 @@ from perdure.base import files, text, units
 from perdure.base.proc import machine, process
 from perdure.checkpoint import namespaces, staging
 from perdure.checkpoint.criu import locate
+from perdure.checkpoint.preflight import cpu
 from perdure.checkpoint.tree import Tree
 from perdure.model import checkpoint as model
 from perdure.model.checkpoint import CheckpointId, LifeEnd
@@ -79,6 +80,7 @@ class Setup(msgspec.Struct, frozen=True):
     place: Callable[[Workload | None], place.Place]
     criu: Callable[[], locate.Places]
     staging: str | None
+    cpu_check: cpu.Check = "features"
 
 
 def run(wanted: Wanted, setup: Setup, *, detach: bool, voice: Voice) -> int:
@@ -195,6 +197,7 @@ class _Beginning:
                     streams=(),
                     criu=criu,
                     staging=self._setup.staging,
+                    cpu_check=self._setup.cpu_check,
                     voice=self._voice,
                 )
                 self._run(life, streams, source, locate.find_init(places, beside=criu))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import msgspec
+
+from perdure import errors
 
 _USED_X86 = re.compile(
     r"(?:mmx|mmxext|3dnow|3dnowext|sse|sse2|pni|ssse3|sse4_1|sse4_2|sse4a|avx\w*|amx_\w+|fma|fma4|xop|tbm|lwp|f16c|bmi1|bmi2|abm|popcnt|movbe"
@@ -24,6 +26,14 @@ _SPEED_X86 = frozenset({"erms", "fsrm", "fsrs", "fsrc", "fzrm", "rep_good", "mis
 _UNUSED_ARM = frozenset({"evtstrm", "cpuid", "dcpop", "dcpodp"})
 
 Check = Literal["features", "strict", "off"]
+
+
+def chosen(text: str, origin: str) -> Check:
+    """Return the kind of check that `text`, from `origin`, asks for. Raises `errors.SettingError`."""
+    for known in get_args(Check):
+        if text == known:
+            return cast("Check", known)
+    raise errors.SettingError(f"cpu-check: {text!r} is none of {', '.join(get_args(Check))} ({origin})")
 
 
 class Difference(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ GROUP = Group(
             "restore-cpu",
             _P,
             "the processor lacks instructions that programs may have chosen when they started: they would end with SIGILL",
-            "restore on a machine that has them, or, where you know that they are not used, with --cpu-check off",
+            "restore on a machine that has them, or, where you know that they are not used, with perdure restore --cpu-check off",
         ),
         Code(
             "restore-cpu-other",
