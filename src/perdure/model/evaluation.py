@@ -179,6 +179,18 @@ class Point(msgspec.Struct, frozen=True):
     fault: FaultKind | None = None
 
 
+class Unmeasured(msgspec.Struct, frozen=True):
+    """A run, or one interruption in it, to which a measure's definition cannot be applied: a reason in place of a number."""
+
+    run: str
+    arm: Arm
+    pair: int
+    code: str
+    """``excluded unfinished no-fault not-interrupted never-recovered no-progress no-pace no-end no-partner no-stop`` and the like."""
+    reason: str
+    fault: FaultKind | None = None
+
+
 class MeasureResult(msgspec.Struct, frozen=True, kw_only=True):
     """One measure on both sides."""
 
@@ -199,7 +211,35 @@ class MeasureResult(msgspec.Struct, frozen=True, kw_only=True):
     includes: str
     """What the value contains, in words."""
     worst: float | None = None
+    """Of the managed points; None also when something never came back, so that no figure bounds it."""
     percentile_95: float | None = None
+    """Of the managed points, by nearest rank: below 20 points it is the worst."""
+    pairs: int = 0
+    """Pairs that both sides have a value of: what `difference` and `ratio` stand on."""
+    method: str = ""
+    """How the intervals were made, in words."""
+    unmeasured: tuple[Unmeasured, ...] = ()
+
+
+class RtoStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """Recovery time as it is promised to others, for one arm and one kind of fault."""
+
+    arm: Arm
+    killed: FaultKind
+    clock_started: str
+    clock_stopped: str
+    runs: int
+    interruptions: int
+    came_back: int
+    median_s: float | None
+    percentile_95_s: float | None
+    """By nearest rank; None when fewer came back than it needs."""
+    worst_s: float | None
+    """None when one did not come back: it has no bound."""
+    state: str
+    """In which state it came back: from what, how far back, and whether the work was finished."""
+    statement: str
+    """All of it in a sentence."""
 
 
 class Mistake(msgspec.Struct, frozen=True):
