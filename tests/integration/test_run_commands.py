@@ -256,3 +256,19 @@ def test_events_for_programs(site):
     assert phases[-1] == "ended"
     assert "committed" in phases
     assert [json.loads(line)["phase"] for line in (site.work / "events").read_bytes().splitlines()] == phases
+
+
+def test_figures_for_prometheus(site):
+    parser = pytest.importorskip("prometheus_client.parser")
+    done = site.run("run", "--name", "a", "--every", "1s", "--metrics", "a.prom", *count(50))
+    assert done.returncode == 0
+    found = {
+        sample.name: sample.value
+        for family in parser.text_string_to_metric_families((site.work / "a.prom").read_text())
+        for sample in family.samples
+        if sample.labels == {"workload": "a"}
+    }
+    assert found["perdure_workload_running"] == 0
+    assert found["perdure_checkpoints_total"] >= 1
+    assert found["perdure_last_checkpoint_logical_bytes"] > found["perdure_last_checkpoint_new_bytes"] > 0
+    assert site.run("run", "--metrics", "a.txt", *count(1)).returncode == 2

@@ -111,6 +111,15 @@ def duration(text: str, flag: str) -> float:
     return units.parse_duration(text, name=flag)
 
 
+def metrics(path: Path | None) -> str | None:
+    """Return the absolute path of the file for Prometheus. Raises `errors.UsageError` for a name that is not read there."""
+    if path is None:
+        return None
+    if path.suffix != ".prom":
+        raise errors.UsageError(f"--metrics: {path} does not end in .prom", hint="the node exporter reads no other files")
+    return os.path.abspath(path)
+
+
 def absolute(paths: tuple[Path, ...]) -> tuple[str, ...]:
     """Return `paths` made absolute, links left alone."""
     return tuple(os.path.abspath(path) for path in paths)

@@ -32,6 +32,9 @@ def run(
     adopt: Annotated[int | None, Parameter(help="Keep this running process, with all it started, instead of starting a command.")] = None,
     detach: Annotated[bool, Parameter(name=["--detach", "-d"], negative="", help="In the background; see perdure logs -f.")] = False,
     events: Annotated[Path | None, Parameter(help="File to which every event is added as a line of JSON.")] = None,
+    metrics: Annotated[
+        Path | None, Parameter(help="File NAME.prom that Prometheus' node exporter reads: figures of this workload.")
+    ] = None,
     common: console.Common = console.Common(),
 ) -> int:
     """Start a workload and save it now and then; the same command again goes on from the newest checkpoint.
@@ -77,5 +80,6 @@ def run(
         fresh=fresh,
         adopt=adopt,
         end_ns=end,
+        metrics=keep.metrics(metrics),
     )
     return start.run(wanted, keep.setup(values, folders), detach=detach, voice=keep.voice(common, events))

@@ -47,6 +47,7 @@ from perdure.supervisor.keeper import Keeper
 from perdure.supervisor.life import Life
 from perdure.supervisor.log import Log
 from perdure.supervisor.messages import Event
+from perdure.supervisor.metrics import Metrics
 from perdure.supervisor.reactor import Reactor
 from perdure.supervisor.record import ENDED, LastCheckpoint, Operation, Options, State, Workload
 from perdure.supervisor.resume import Source
@@ -71,6 +72,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """It is an error when there is nothing to go on from."""
     adopt: int | None = None
     end_ns: int | None = None
+    metrics: str | None = None
+    """File for Prometheus' node exporter."""
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -205,6 +208,8 @@ class _Beginning:
                 self._withdraw(database, held, error)
                 raise
             life.remember(state=State.RUNNING, pid=life.tree.pid, start_ticks=life.tree.start_ticks)
+            if self._wanted.metrics is not None:
+                self._voice.listeners.append(Metrics(Path(self._wanted.metrics), self._name, life.epoch).see)
             self._say_begun(life, source)
             keeper = Keeper(life, reactor, streams, self._voice, end_ns=self._wanted.end_ns)
             inbox.hand_to(keeper.receive)

@@ -25,6 +25,8 @@ class Voice:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._events = os.open(events, flags, 0o600) if events else None
         self.is_raw: Callable[[], bool] = lambda: False
+        self.listeners: list[Callable[[Event], None]] = []
+        """Told of every event."""
 
     def say(self, words: str) -> None:
         """Say `words` to a person."""
@@ -33,6 +35,8 @@ class Voice:
 
     def event(self, event: Event) -> None:
         """Tell programs of `event`, where they asked for it."""
+        for listener in self.listeners:
+            listener(event)
         line = msgspec.json.encode(event).decode() + "\n"
         if self._as_json:
             _write(2, line)
