@@ -336,9 +336,9 @@ import os, sys, time
 sys.path[:0] = sys.argv[1].split(":")
 from pathlib import Path
 from engine import Workload
-workload = Workload(Path(sys.argv[2]), "bash", "-c", "sleep 1000 & setsid sleep 1000 & wait").__enter__()
+workload = Workload(Path(sys.argv[2]), "bash", "-c", "sleep 1000 & setsid sleep 1000 & echo up; wait").__enter__()
+workload.wait_for("up\n")
 if sys.argv[3] == "restored":
-    time.sleep(0.2)
     workload.cycle()
 print(workload.tree.pid, flush=True)
 time.sleep(1000)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +19,8 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import connections, links, remaps, statistics, streams, tree
+from perdure.checkpoint import aftermath, connections, links, remaps, statistics, streams, tree
 from perdure.checkpoint.criu import netlock, repair, run
-from perdure.checkpoint.criu.log import Explanation
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result, Running
 from perdure.checkpoint.frozen import SCRIPT, AtFreeze, Frozen
 from perdure.checkpoint.tree import Process, Tree
@@ -38,11 +36,6 @@ _LEAST_S = 60.0
 _SLOWEST_BYTES_S = 20e6
 """Images are never written slower than this for long, not even to a busy network disk: the time allowed is generous, since running out
 of it loses a checkpoint, and what hangs for good hangs in the first minute."""
-
-_SETTLE_S = 10.0
-_BROKEN_S = 0.3
-_AT_REST = frozenset("TZX")
-_STEP_S = 0.01
 
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,17 +91,21 @@ def dump(
     Raises `errors.CheckpointFailed` with CRIU's reason, `errors.WorkloadLost`, `errors.ProcessGone` when the tree has ended.
     """
     attempts = _Attempts(root, staging, options, at_freeze=at_freeze, criu=criu, begun=begun)
+    tcp, ghosts = _tcp_options(root, options), GHOST_LIMIT
     try:
-        return attempts.make(_tcp_options(root, options), GHOST_LIMIT)
+        return attempts.make(tcp, ghosts)
     except _Refused as refused:
-        remedy = _second_options(refused.result.explanation)
-        if remedy is None:
-            raise _failure(refused.result, options) from None
+        match refused.result.explanation.flag if refused.result.explanation else None:
+            case "--ghost-limit":
+                ghosts = lacked = _RAISED_GHOST_LIMIT
+            case "--tcp-established":
+                tcp, lacked = _KEPT_WITHIN, _KEPT_WITHIN[0]
+            case _:
+                raise _failure(refused.result, options) from None
     try:
-        made = attempts.make(*remedy)
+        return msgspec.structs.replace(attempts.make(tcp, ghosts), second_try=lacked)
     except _Refused as refused:
         raise _failure(refused.result, options) from None
-    return msgspec.structs.replace(made, second_try=remedy[1] if remedy[1] != GHOST_LIMIT else remedy[0][0])
 
 
 def let_go_on(root: Tree, run_id: str) -> None:
@@ -205,13 +202,13 @@ class _Attempts:
                 result = running.wait()
         if result.succeeded and problem is None and (told := self._statistics()) is not None:
             if self._options.leave == "stopped":
-                self._await_stopped()
+                aftermath.await_stopped(self._root)
             else:
-                self._settle(before, result)
+                aftermath.settle(self._root, before, result)
             return result, told
         if self._stays_stopped_by_criu():
             let_go_on(self._root, result.run_id)
-        self._settle(before, result)
+        aftermath.settle(self._root, before, result)
         if problem is not None:
             raise problem
         if result.succeeded:
@@ -224,14 +221,6 @@ class _Attempts:
             return statistics.of_dump(self._work)
         return None
 
-    def _await_stopped(self) -> None:
-        """Wait until every task has come to its stop: each does so by itself, when CRIU has let it go."""
-        end = time.monotonic() + _SETTLE_S
-        while not all(process.is_dead or set(process.states.values()) <= _AT_REST for process in tree.members(self._root)):
-            if time.monotonic() > end:
-                raise errors.CheckpointFailed("after the dump the workload cannot be stopped", hint="see CRIU's log")
-            time.sleep(_STEP_S)
-
     def _work_at_freeze(self) -> None:
         began = time.monotonic()
         facts = tree.facts(self._root)
@@ -241,39 +230,6 @@ class _Attempts:
         if self._options.leave == "stopped":
             tree.stop(self._root)
         self._hook_s = time.monotonic() - began
-
-    def _settle(self, before: tuple[Process, ...], result: Result) -> None:
-        """See to it that every task runs again; raise when that is not so."""
-        was_killed = result.returncode < 0
-        began = time.monotonic()
-        while True:
-            if not tree.is_alive(self._root):
-                raise _gone(self._root, result)
-            held = _held(self._root, self._stopped)
-            passed_s = time.monotonic() - began
-            # A task that CRIU's end has broken dies when it runs next, which may be a moment later.
-            if not held and (passed_s > _BROKEN_S or not was_killed):
-                break
-            if passed_s > _SETTLE_S:
-                raise errors.CheckpointFailed(
-                    f"after the dump, processes {', '.join(map(str, held))} do not run on", hint="kill -CONT them; see the log of CRIU"
-                )
-            tree.resume(self._root, leave=self._stopped)
-            time.sleep(_STEP_S)
-        if was_killed:
-            self._look_for_broken(before, result)
-
-    def _look_for_broken(self, before: tuple[Process, ...], result: Result) -> None:
-        left = tree.members(self._root)
-        remaps.sweep(process.pid for process in left)
-        there = {process.pid for process in left if not process.is_dead}
-        died = [process for process in before if process.pid not in there and not process.is_dead]
-        if died:
-            names = ", ".join(f"{process.command} ({process.pid})" for process in died)
-            raise errors.WorkloadLost(
-                f"CRIU was killed ({_signal_name(result.returncode)}) while it dumped, and these processes are gone since: {names}",
-                hint="end the workload and resume it from the checkpoint before",
-            )
 
     def _describe(self, result: Result, told: statistics.DumpStatistics, wired: tuple[Stream, ...]) -> Dumped:
         sizes = {entry.name: entry.stat().st_size for entry in self._images.iterdir()}
@@ -315,37 +271,6 @@ def _session_options(root: Tree) -> tuple[str, ...]:
 
 
 _KEPT_WITHIN = ("--tcp-established", "--network-lock=skip")
-
-
-def _second_options(explanation: Explanation | None) -> tuple[tuple[str, ...], str] | None:
-    """Return options for a second try, when the reason of the first failure names one that is safe."""
-    match explanation.flag if explanation else None:
-        case "--ghost-limit":
-            return ("--tcp-close",), _RAISED_GHOST_LIMIT
-        case "--tcp-established":
-            return _KEPT_WITHIN, GHOST_LIMIT
-    return None
-
-
-def _held(root: Tree, left: frozenset[int]) -> list[int]:
-    with contextlib.suppress(errors.ProcessGone):
-        return [process.pid for process in tree.members(root) if process.pid not in left and (process.is_stopped or process.tracer)]
-    return []
-
-
-def _gone(root: Tree, result: Result) -> errors.PerdureError:
-    if result.returncode < 0:
-        return errors.WorkloadLost(
-            f"CRIU was killed ({_signal_name(result.returncode)}) while it dumped, and the workload died of it",
-            hint="resume it from the checkpoint before",
-        )
-    return errors.ProcessGone(f"process {root.pid} ended while it was saved")
-
-
-def _signal_name(returncode: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(-returncode).name
-    return f"signal {-returncode}"
 
 
 def _failure(result: Result, options: DumpOptions) -> errors.CheckpointFailed:

@@ -42,8 +42,11 @@ class Frozen:
 
     def wait(self, criu: int, limit_s: float) -> bool:
         """Wait until the tasks stand still, or CRIU (the pidfd `criu`) ends. Returns whether they do."""
-        readable, _, _ = select.select([self._said, criu], [], [], limit_s)
-        return self._said in readable and bool(os.read(self._said, _MOST_SAID_BYTES))
+        ready = select.poll()  # not select(): descriptors may have numbers above 1023
+        for descriptor in (self._said, criu):
+            ready.register(descriptor, select.POLLIN)
+        found = {descriptor for descriptor, _ in ready.poll(limit_s * 1000.0)}
+        return self._said in found and bool(os.read(self._said, _MOST_SAID_BYTES))
 
     def release(self) -> None:
         """Let CRIU go on: the dump succeeds."""

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import socket
 import stat
 import threading
@@ -26,6 +27,9 @@ from perdure.checkpoint.tree import Tree
 
 _STARTER = Path(__file__).with_name("starter.py")
 _REPLY_BYTES = 4096
+_START_S = 60.0
+"""Time for an interpreter to start; it takes milliseconds where its files are at hand."""
+
 _FIRST_PID = 10_000
 _PID_SPAN = 20_000
 """First PIDs lie in 10,000 to 29,999: below every kernel's default limit of 32,768, above what a fresh namespace counts up to."""
@@ -103,6 +107,7 @@ def launch(spec: LaunchSpec) -> Tree:
         try:
             _hand_over(ours, _request(spec, program))
         except BaseException:
+            os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
     return Tree(pid=pid, start_ticks=tree.start_ticks_of(pid))
@@ -142,13 +147,12 @@ def _spawn(spec: LaunchSpec, control: int) -> int:
 
 
 def _hand_over(channel: socket.socket, request: bytes) -> None:
+    channel.settimeout(_START_S)
     try:
         channel.sendall(request)
         reply = channel.recv(_REPLY_BYTES)
-    except (BrokenPipeError, ConnectionResetError) as error:
-        raise errors.EnvironmentUnfit(
-            f"the starter of the workload ended by itself: {error.strerror}", hint="see perdure doctor"
-        ) from error
+    except OSError as error:
+        raise errors.EnvironmentUnfit(f"the starter of the workload does not answer: {error}", hint="see perdure doctor") from error
     if reply:
         told = msgspec.json.decode(reply, type=dict[str, int | str | None])
         raise _unfit(OSError(told["errno"], os.strerror(int(told["errno"] or 0)), told["path"]))
