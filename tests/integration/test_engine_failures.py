@@ -337,7 +337,7 @@ sys.path[:0] = sys.argv[1].split(":")
 from pathlib import Path
 from engine import Workload
 workload = Workload(Path(sys.argv[2]), "bash", "-c", "sleep 1000 & setsid sleep 1000 & echo up; wait").__enter__()
-workload.wait_for("up\n")
+workload.wait_for("up")
 if sys.argv[3] == "restored":
     workload.cycle()
 print(workload.tree.pid, flush=True)
