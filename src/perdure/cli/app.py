@@ -28,8 +28,8 @@ _EPILOGUE = """Examples:
 
   perdure decide --gpus 1024 --work 24h --mttf 7.9h
 
-Exit status: 0 done, 1 a bug of ours, 2 usage, 3 done in part, 4 findings, 10 no ledger, 11 locked, 13 corrupt,
-20 environment unfit, 22 unsupported, 30 scheduler unavailable, 75 try later, 128+n signal."""
+Exit status: 0 done, 1 a bug of ours, 2 usage, 3 done in part, 4 findings, 10 no store, 11 locked, 12 wrong key, 13 corrupt,
+20 environment unfit, 21 target gone, 22 unsupported, 30 scheduler unavailable, 75 try later, 128+n signal."""
 
 COMMANDS: dict[str, str] = {
     "check": "perdure.cli.check:check",

@@ -1,4 +1,4 @@
-"""PyTorch on the CPU: a small network on synthetic data, fed by DataLoader workers; every loss is printed exactly. Goes on slowly until it may hurry."""
+"""PyTorch on the CPU: a small network fed by DataLoader workers; every loss is printed exactly. Goes on slowly until it may hurry."""
 
 import os
 import sys
