@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_vectors import counted
 from stores import describe, new_repository
 
 from perdure import errors
@@ -224,6 +225,22 @@ def test_progress_can_cancel_and_leaves_nothing_to_be_seen(tmp_path: Path) -> No
     assert repository.checkpoints("a") == ()
     saved = write(repository, "a@1.1", {"f": ((tmp_path / "f").read_bytes(), None)}, tmp_path)
     assert read(repository, saved.id, tmp_path) == {"f": (tmp_path / "f").read_bytes()}
+
+
+def test_where_packs_end_does_not_depend_on_who_is_quicker(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    content = b"".join(rng.randbytes(3000) + bytes(1096) for _ in range(9000))
+    every = []
+    for number in range(2):
+        backend = MemoryBackend()
+        backend.create()
+        repository = Repository.create(
+            backend, key=None, secret=bytes(32), repository_id="0" * 32, cache=tmp_path / str(number), threads=3, random=counted(b"x")
+        )
+        saved = write(repository, "a@1.1", {"x": (content, None)}, tmp_path)
+        every.append(objects(repository))
+    assert every[0] == every[1]
+    assert len(repository.packs_of(saved.id)) == 2
 
 
 def test_two_checkpoints_cannot_have_one_name(tmp_path: Path) -> None:

@@ -97,12 +97,11 @@ class Assembly:
     def finish(self) -> None:
         """Put everything; all of it is durable then."""
         if self._pack is not None:
-            pack, self._pack = self._pack, None
-            pack.full = True
+            # Its last frame is still being sealed: of those only the oldest are ever waited for.
+            self._pack.full = True
             if self._frame:
-                self._close_frame(pack)
-            elif not any(waiting is pack for waiting, _, _ in self._sealing):
-                self._put(pack)
+                self._close_frame(self._pack)
+            self._pack = None
         while self._sealing:
             self._take_sealed()
         while self._puts:
@@ -124,14 +123,13 @@ class Assembly:
         self._sealing.append((pack, most_bytes, self._pool.submit(packs.seal_frame, pack.seal, pack.frames, frame)))
         pack.frames += 1
         pack.waiting_bytes += most_bytes
-        while len(self._sealing) > self._depth or (self._sealing and self._sealing[0][2].done()):
-            self._take_sealed()
         no_room = pack.stored_bytes + pack.waiting_bytes + FRAME_BYTES + TAG_BYTES > PACK_BYTES or pack.slots + FRAME_SLOTS > PACK_SLOTS
-        if no_room and not pack.full:
+        if no_room:
             pack.full = True
             self._pack = None
-            if len(pack.table) == pack.frames:
-                self._put(pack)
+        # Not as soon as they are done: where packs end must not depend on who is quicker.
+        while len(self._sealing) > self._depth:
+            self._take_sealed()
 
     def _take_sealed(self) -> None:
         pack, most_bytes, future = self._sealing.popleft()
