@@ -137,7 +137,7 @@ class Index:
 
 
 def _numbers(ids: bytes) -> tuple[int, ...]:
-    """Return the first half of each id as a number: SQLite keeps such keys three times faster than texts and blobs."""
+    """Return the first half of each id as a number: in SQLite such keys take a third less time and room than blobs."""
     return struct.unpack(f"<{len(ids) // 8}q", ids)[::2]
 
 
