@@ -16,8 +16,7 @@ from perdure.supervisor.listing import Listed
 
 
 def ps(
-    names: Annotated[tuple[str, ...], Parameter(help="Only these workloads.")] = (),
-    *,
+    *names: Annotated[str, Parameter(help="Only these workloads.")],
     common: console.Common = console.Common(),
 ) -> None:
     """List the workloads of this machine: how they are, and how much of each is safe.

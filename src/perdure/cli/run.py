@@ -23,9 +23,11 @@ def run(
     store: Annotated[str | None, Parameter(help="Where checkpoints go: a folder, or s3://BUCKET/PREFIX.")] = None,
     key_file: Annotated[str | None, Parameter(help="File of 32 secret bytes or more: the store is encrypted with it.")] = None,
     keep_: Annotated[int, Parameter(name="--keep", help="Checkpoints to keep.")] = 3,
-    outputs: Annotated[tuple[Path, ...], Parameter(help="File or folder whose content goes into checkpoints too. Repeatable.")] = (),
+    outputs: Annotated[
+        tuple[Path, ...], Parameter(negative="", help="File or folder whose content goes into checkpoints too. Repeatable.")
+    ] = (),
     probe: Annotated[str | None, Parameter(help="Command that tells, by 0, that the workload works after a restore.")] = None,
-    env_file: Annotated[tuple[Path, ...], Parameter(help="File of KEY=VALUE lines for the environment. Repeatable.")] = (),
+    env_file: Annotated[tuple[Path, ...], Parameter(negative="", help="File of KEY=VALUE lines for the environment. Repeatable.")] = (),
     tcp: Annotated[Literal["close", "keep"], Parameter(help="Established connections to others at a restore.")] = "close",
     grace: Annotated[str, Parameter(help="Longest time for saving after SIGTERM.")] = "10m",
     fresh: Annotated[bool, Parameter(negative="", help="Start over, whatever was saved.")] = False,
