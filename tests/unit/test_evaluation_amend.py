@@ -81,7 +81,7 @@ def test_it_says_whether_there_were_data_already(locked):
 def test_a_changed_workload_is_recorded_with_what_its_baseline_lacks(locked):
     edit(locked, command='command = ["sh", "-c", "echo step 2"]')
     made = record(locked)
-    assert made.lacks == ("baseline: 0 of 2 runs were measured; 2 was of another workload: [workload] was changed since",)
+    assert made.lacks == ("baseline: 0 of 2 runs were measured; 2 more do not count: of another workload, [workload] was changed since",)
     assert standing.require_locked(locked).is_sound
     assert status.summarise(standing.look(locked)).steps[1].state == "open"
 

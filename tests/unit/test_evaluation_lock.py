@@ -11,7 +11,7 @@ import evaluations
 import pytest
 
 from perdure import errors
-from perdure.evaluation import canonical, completeness, evidence, folder, lock, paper, placeholders, plan, standing
+from perdure.evaluation import amend, canonical, completeness, evidence, folder, lock, paper, placeholders, plan, standing
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.this_machine import Signature
 from perdure.model.evaluation import Arm, Event, EventKind
@@ -148,7 +148,7 @@ SPOILT = [
     ({"excluded": "the disk was full"}, "excluded"),
     ({"plan_hash": "0" * 64}, "another workload"),
     ({"node": "another"}, "node that site.nodes does not name"),
-    ({"events": (Event(0.0, EventKind.LAUNCHED), Event(9.0, EventKind.ENDED))}, "no progress"),
+    ({"events": (Event(0.0, EventKind.LAUNCHED), Event(9.0, EventKind.ENDED))}, "no progress was seen"),
 ]
 
 
@@ -170,7 +170,7 @@ def test_a_workload_that_changed_since_has_no_baseline(tmp_path):
     with pytest.raises(errors.PlanUnfinished) as caught:
         fix(there)
     assert keys(caught.value.lacks) == ["baseline"]
-    assert "2 was of another workload" in caught.value.lacks[0].what
+    assert "2 more do not count: of another workload" in caught.value.lacks[0].what
 
 
 def test_figures_that_the_runs_do_not_bear_out_are_found(tmp_path):
@@ -346,6 +346,15 @@ def test_a_lock_that_was_taken_away_is_missed(locked):
         standing.require(locked)
 
 
+def test_a_lock_is_not_made_again_beside_amendments_to_another(locked, tmp_path):
+    locked.plan.write_text(evaluations.text(tmp_path, seed="seed = 8"))
+    amend.record(locked, reason="the old seed had no fault", signed=SIGNED)
+    locked.lock.unlink()
+    with pytest.raises(errors.PlanChanged, match="lock is gone"):
+        fix(locked)
+    assert not locked.lock.exists()
+
+
 def test_a_run_under_a_plan_that_nobody_recorded_is_found(locked):
     folder.append_run(locked, evaluations.run(locked, 1, purpose="arms"))
     assert standing.require_locked(locked).is_sound
@@ -417,6 +426,7 @@ def test_words_that_hold_a_place(text):
     "text",
     [
         "longer than a night, and the deadline is lost",
+        "recovery <5 min and overhead >2 % are both seen",
         "Maria Rossi, speech group",
         "5 % of 10 k€ a month",
         "the todos of others do not count",

@@ -6,6 +6,7 @@ import datetime
 import random
 import re
 import tomllib
+from pathlib import Path
 
 import evaluations
 import msgspec
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import errors
-from perdure.evaluation import canonical, measured, plan, template, typed_toml
+from perdure.evaluation import canonical, completeness, measured, plan, template, typed_toml
 from perdure.evaluation.plan import Plan
 from perdure.model.evaluation import FaultKind, MeasureKind, Threshold
 
@@ -295,6 +296,24 @@ def test_what_is_given_comes_back_from_the_template(command, owner, pattern, win
 def test_text_that_no_plan_can_hold_is_refused():
     with pytest.raises(errors.UsageError, match="UTF-8"):
         template.write(known(command=("\udcff",)))
+
+
+def test_the_plan_in_the_documentation_lacks_nothing_but_its_machine():
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "evaluate.md").read_text()
+    tables = "\n".join(re.findall(r"```toml\n(.*?)```", page, re.DOTALL))
+    found = read(HEAD + tables)
+    assert {lack.key for lack in completeness.check(found)} <= {
+        # What is only there: its node, its folder and its programs.
+        *(
+            "site.nodes",
+            "workload.working_directory",
+            "workload.command",
+            "exit.commands[0]",
+            "exit.commands[1]",
+            "exit.test",
+            "versions.torch",
+        )
+    }
 
 
 # The measured baseline in it ---------------------------------------------------------------------------------------

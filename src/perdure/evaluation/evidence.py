@@ -48,7 +48,7 @@ def lacks(plan: Plan, log: RunLog) -> Iterator[Lack]:
         yield Lack("baseline", "baseline.repetitions", "one run shows no spread", "write 2 or more")
     if len(counted) < wanted:
         refusals = Counter(refusal for run in log.runs if run.purpose == "baseline" and (refusal := _refusal(run, plan, fingerprint)))
-        others = "".join(f"; {count} {why}" for why, count in refusals.items())
+        others = "".join(f"; {count} more do not count: {why}" for why, count in refusals.items())
         yield Lack("baseline", "baseline", f"{len(counted)} of {wanted} runs were measured{others}", "perdure eval baseline measures them")
     yield from _stated(plan, counted)
 
@@ -78,15 +78,15 @@ def changed(baseline: Baseline, log: RunLog) -> Iterator[str]:
 def _refusal(run: Run, plan: Plan, fingerprint: str) -> str | None:
     """Say why a run of the baseline does not count, None when it does."""
     if run.arm is not Arm.UNMANAGED:
-        return "was not unmanaged"
+        return "not unmanaged"
     if run.excluded is not None or not run.finished:
-        return "was excluded or cut short"
+        return "excluded or cut short"
     if run.plan_hash != fingerprint:
-        return "was of another workload: [workload] was changed since"
+        return "of another workload, [workload] was changed since"
     if not set(run.node.replace(" ", "").split(",")) <= set(plan.site.nodes):
-        return "was on a node that site.nodes does not name"
+        return "on a node that site.nodes does not name"
     if not any(event.kind in (EventKind.PROGRESS, EventKind.READY) for event in run.events):
-        return "made no progress"
+        return "no progress was seen"
     return None
 
 

@@ -171,7 +171,7 @@ def at_work(folder: Folder) -> Iterator[None]:
                 os.close(os.open(_BUSY, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=place))
         except OSError as error:
             raise errors.OutputError(f"cannot write in {folder.path}: {error.strerror}") from error
-        with open(linkless.open_regular(place, _BUSY), "rb") as handle:
+        with open(linkless.open_regular(place, _BUSY, os.O_RDWR), "rb") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

@@ -26,7 +26,8 @@ def fix(folder: Folder, *, signed: Signature) -> Lock:
     """Write the lock and return it. It appears whole or not at all.
 
     Raises `errors.UsageError` when there is one or when managed data exist, `errors.PlanUnfinished` with what the plan lacks,
-    `errors.WorkloadBusy` while another command is at work here, and what reading and writing raise.
+    `errors.PlanChanged` where there was a lock once, `errors.WorkloadBusy` while another command is at work here, and what reading and
+    writing raise.
     """
     with folders.at_work(folder):
         found = standing.look(folder)
@@ -44,7 +45,10 @@ def fix(folder: Folder, *, signed: Signature) -> Lock:
 
 
 def refuse_late(found: Standing) -> None:
-    """Raise `errors.UsageError` when there is a lock already, or when there are data that a number could be fitted to."""
+    """Refuse a second lock, and one that comes after data that a number could be fitted to.
+
+    Raises `errors.UsageError`, and `errors.PlanChanged` where there was a lock once.
+    """
     if found.lock is not None:
         raise errors.UsageError(
             f"{found.folder.plan} was locked on {this_machine.utc(found.lock.signed.at_unix_s)} by {found.lock.signed.user}",
@@ -56,6 +60,8 @@ def refuse_late(found: Standing) -> None:
             f"{found.folder.runs} holds managed data already (run {data[0].id}): numbers that are fixed now prove nothing",
             hint="begin a new evaluation in another folder: perdure eval init --dir NEW",
         )
+    if found.problems:
+        raise errors.PlanChanged(found.problems[0], hint="put a copy back; a plan is locked once")
     orphans = folders.raw_ids(found.folder) - {run.id for run in found.log.runs}
     if orphans:
         raise errors.UsageError(

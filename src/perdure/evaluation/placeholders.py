@@ -7,7 +7,7 @@ import re
 _EMPTY_WORDS = re.compile(
     r"\b(?:todo|tbd|tba|tbc|fixme|xxx+|change[ _-]?me|placeholder|fill[ _-]?(?:me[ _-]?|this[ _-]?)?in|lorem ipsum|"
     r"to be (?:decided|determined|defined|agreed|confirmed|done)|your[_-]\w+)\b"
-    r"|<[^<>]*>|\.\.\.|…|\?\?|/path/to\b|\bexample\.(?:com|org|net)\b",
+    r"|<[A-Za-z][^<>]*>|\.\.\.|…|\?\?|/path/to\b|\bexample\.(?:com|org|net)\b",
     re.IGNORECASE,
 )
 _WHOLE_ARGUMENT = re.compile(

@@ -49,7 +49,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Header(Part, frozen=True, kw_only=True):
     """``[evaluation]``."""
 
-    name: Annotated[Name, Meta(description="what this evaluation is called")]
+    name: Annotated[Name, Meta(description="what this evaluation is called: letters, digits, dots, dashes and underscores")]
     format: Annotated[int, Meta(ge=1, le=FORMAT, description=f"version of this file's format; this Perdure knows {FORMAT}")]
 
 
