@@ -33,11 +33,20 @@ def working_criu() -> Criu:
 class Workload:
     """A tree and our side of its streams. Use it as a context manager: whatever happens, the tree is ended."""
 
-    def __init__(self, folder: Path, *argv: str, terminal: bool = False, separate: bool = False, criu: Criu | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *argv: str,
+        terminal: bool = False,
+        separate: bool = False,
+        stdin: Path = Path(os.devnull),
+        criu: Criu | None = None,
+    ) -> None:
         self.folder = folder
         self.argv = argv
         self.terminal = terminal
         self.separate = separate
+        self.stdin = stdin
         self.criu = criu or working_criu()
         self.output = b""
         self.error = b""
@@ -84,7 +93,7 @@ class Workload:
             self._ours = {1: master}
             os.set_blocking(master, False)
             return slave, slave, slave
-        null = os.open(os.devnull, os.O_RDONLY)
+        source = os.open(self.stdin, os.O_RDONLY)
         ours, theirs = os.pipe()
         self._ours = {1: ours}
         second = theirs
@@ -93,7 +102,7 @@ class Workload:
             self._ours[2] = other
         for descriptor in self._ours.values():
             os.set_blocking(descriptor, False)
-        return null, theirs, second
+        return source, theirs, second
 
     def _release(self, theirs: tuple[int, int, int]) -> None:
         for descriptor in set(theirs):

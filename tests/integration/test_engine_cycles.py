@@ -84,6 +84,19 @@ def test_stdout_and_stderr_that_are_two_pipes_stay_two(tmp_path: Path):
         assert workload.error.decode().splitlines() == [f"err {number}" for number in range(100)]
 
 
+def test_a_file_as_stdin_is_read_on_from_where_it_was(tmp_path: Path):
+    source = tmp_path / "input"
+    source.write_text("".join(f"line {number}\n" for number in range(1, 121)))
+    script = 'while IFS= read -r line; do echo "$line"; sleep 0.01; done'
+    with Workload(tmp_path, "bash", "-c", script, stdin=source) as workload:
+        for at in (20, 50, 80):
+            workload.wait_for(f"line {at}\n")
+            dumped = workload.cycle()
+            assert (dumped.streams[0].kind, dumped.streams[0].path) == ("file", str(source))
+        assert workload.status() == 0
+        assert workload.output == source.read_bytes()
+
+
 def test_a_terminal_keeps_ctrl_c_and_window_size(tmp_path: Path):
     script = """
     import os, signal, sys, time

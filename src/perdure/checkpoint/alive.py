@@ -1,7 +1,7 @@
 """See that a restored tree lives, before anybody is told that it does. Called by the supervisor right after `restore`.
 
-CRIU's success means that the tasks were started. Alive means: the same processes as in the manifest, a moment later, none stopped, and
-each either seen to move or waiting for something, as it was at the dump; and the user's own probe, where there is one, passes.
+CRIU's success means that the tasks were started. Alive means: the processes of the manifest, a moment later, in our control group, none
+stopped, seen to move or all of them waiting for something; and the user's own probe, where there is one, passes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from perdure import errors
+from perdure.base.proc.process import cgroups
 from perdure.checkpoint import tree
 from perdure.checkpoint.tree import Process, Tree
 from perdure.model.checkpoint import ProcessFact
@@ -74,6 +75,7 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -
     if not now:
         return seen("ended", None)
     missing = _missing(now, expected)
+    _check_cgroup(root)
     while not _is_enough(time.monotonic() - began, now, has_moved=bool(moved)):
         time.sleep(_STEP_S)
         now = _look(root)
@@ -130,6 +132,15 @@ def _signal_name(number: int) -> str:
 def _missing(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> tuple[ProcessFact, ...]:
     there = {process.inner_pid for process in found}
     return tuple(fact for fact in expected if fact.pid not in there)
+
+
+def _check_cgroup(root: Tree) -> None:
+    """What limits us has to limit the tree, and what ends us has to find it: it belongs to our own control group."""
+    with contextlib.suppress(errors.ProcessGone):
+        ours, theirs = cgroups(os.getpid()), cgroups(root.pid)
+        if ours != theirs:
+            apart = ", ".join(path for controllers, path in theirs.items() if ours.get(controllers) != path)
+            raise errors.RestoreFailed(f"the restored workload sits in another control group: {apart}", hint="see CRIU's log")
 
 
 def _check_not_alone(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> None:
