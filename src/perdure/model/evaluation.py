@@ -177,6 +177,8 @@ class Point(msgspec.Struct, frozen=True):
     formula: str | None = None
     """Of an extrapolated value, with its inputs."""
     fault: FaultKind | None = None
+    index: int = 0
+    """Which interruption (or checkpoint) of its run, from 0: both arms of a pair meet the same ones."""
 
 
 class Unmeasured(msgspec.Struct, frozen=True):
