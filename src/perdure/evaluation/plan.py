@@ -213,6 +213,10 @@ class Faults(Part, frozen=True, kw_only=True):
     rate_per_hour: Annotated[Rate | None, Meta(description="faults per hour of running, drawn; in place of counters")] = None
     grace_s: Annotated[Seconds, Meta(description="for preemption: time between SIGTERM and SIGKILL, seconds")] = 30.0
     time_limit_s: Annotated[Span | None, Meta(description="for time-limit: wall-time limit of one attempt, seconds")] = None
+    disk_path: Annotated[
+        Text | None,
+        Meta(description="for disk-full: empty folder that the workload writes to, else its TMPDIR; a small disk is mounted there"),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,6 +236,9 @@ class Arms(Part, frozen=True, kw_only=True):
         Literal["alternating", "side-by-side"], Meta(description="one after the other, the first one alternating; or both at once")
     ] = "alternating"
     warm_up_s: Annotated[Seconds, Meta(description="beginning of each run that is left out of overhead and utilisation, seconds")] = 0.0
+    requeue_delay_s: Annotated[
+        Seconds, Meta(description="for local: time in the queue before an interrupted run is started again, the same in both arms, seconds")
+    ] = 0.0
 
 
 class Plan(Part, frozen=True, kw_only=True):

@@ -199,12 +199,13 @@ def _schedule(known: Known) -> Iterator[_Table]:
             _Row("rate_per_hour", None, 0.5),
             _Row("grace_s", 30),
             _Row("time_limit_s", None, 3600),
+            _Row("disk_path", None, "output"),
         ),
         "What is broken, the same in both arms: at these counters, or at a rate.",
     )
     yield _Table(
         "arms",
-        (_Row("managed_options", None, ["--every", "10m"]), _Row("order", "alternating"), _Row("warm_up_s", 0)),
+        (_Row("managed_options", None, ["--every", "10m"]), _Row("order", "alternating"), _Row("warm_up_s", 0), _Row("requeue_delay_s", 0)),
         "The one thing that differs: the same command under perdure run, with these options.",
     )
     versions = tuple(_Row(name, list(command)) for name, command in known.versions.items())
