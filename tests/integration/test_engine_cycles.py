@@ -97,6 +97,29 @@ def test_a_file_as_stdin_is_read_on_from_where_it_was(tmp_path: Path):
         assert workload.output == source.read_bytes()
 
 
+def test_system_v_memory_and_semaphores_of_its_own_namespace_come_along(tmp_path: Path):
+    script = """
+    $| = 1;
+    my $memory = shmget(0, 64, 0600 | 01000);
+    my $semaphore = semget(0, 1, 0600 | 01000);
+    semctl($semaphore, 0, 16, 5);
+    shmwrite($memory, sprintf("%08d", 0), 0, 8);
+    for my $number (1 .. 100) {
+        my $before;
+        shmread($memory, $before, 0, 8);
+        shmwrite($memory, sprintf("%08d", $before + 1), 0, 8);
+        print $before + 1, " ", semctl($semaphore, 0, 12, 0), "\\n";
+        select(undef, undef, undef, 0.01);
+    }
+    """
+    with Workload(tmp_path, "perl", "-e", script) as workload:
+        for at in (20, 50):
+            workload.wait_for(f"\n{at} 5\n")
+            workload.cycle()
+        assert workload.status() == 0
+        assert workload.lines() == [f"{number} 5" for number in range(1, 101)]
+
+
 def test_a_terminal_keeps_ctrl_c_and_window_size(tmp_path: Path):
     script = """
     import os, signal, sys, time
@@ -249,7 +272,7 @@ def test_a_waiting_tree_counts_as_alive_and_its_probe_decides(tmp_path: Path):
                 workload.tree, (), alive.Probe(argv=("sh", "-c", "echo no; exit 7"), environment=environment, working_directory="/")
             )
         with pytest.raises(errors.RestoreFailed, match=r"did not end within 0\.1 s"):
-            slow = alive.Probe(argv=("sleep", "10"), environment=environment, working_directory="/", limit_s=0.1)
+            slow = alive.Probe(argv=("sh", "-c", "sleep 10; :"), environment=environment, working_directory="/", limit_s=0.1)
             alive.verify(workload.tree, (), slow)
         tree.stop(workload.tree)
         with pytest.raises(errors.RestoreFailed, match="stand still"):

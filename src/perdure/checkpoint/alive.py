@@ -18,6 +18,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc.process import cgroups
+from perdure.base.text import printable
 from perdure.checkpoint import tree
 from perdure.checkpoint.tree import Process, Tree
 from perdure.model.checkpoint import ProcessFact
@@ -160,22 +161,26 @@ def _check_none_held(found: tuple[Process, ...], expected: tuple[ProcessFact, ..
 
 def _run_probe(probe: Probe) -> str:
     try:
-        done = subprocess.run(
+        started = subprocess.Popen(
             probe.argv,
             cwd=probe.working_directory,
             env=dict(probe.environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=probe.limit_s,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise errors.RestoreFailed(f"the probe did not end within {probe.limit_s:g} s", hint="see --probe") from None
     except OSError as error:
         raise errors.RestoreFailed(f"the probe cannot be run: {os.fspath(probe.argv[0])}: {error.strerror}", hint="see --probe") from error
-    said = done.stdout.decode("utf-8", "replace").strip().splitlines()[:1]
-    line = said[0][:_LONGEST_SAID] if said else ""
-    if done.returncode != 0:
-        raise errors.RestoreFailed(f"the probe failed with {done.returncode}: {line}", hint="see --probe")
+    with started:
+        try:
+            content, _ = started.communicate(timeout=probe.limit_s)
+        except subprocess.TimeoutExpired:
+            # With all that it started: one of them would keep its output open.
+            os.killpg(started.pid, signal.SIGKILL)
+            raise errors.RestoreFailed(f"the probe did not end within {probe.limit_s:g} s", hint="see --probe") from None
+    said = content.decode("utf-8", "replace").strip().splitlines()[:1]
+    line = printable(said[0][:_LONGEST_SAID]) if said else ""
+    if started.returncode != 0:
+        raise errors.RestoreFailed(f"the probe failed with {started.returncode}: {line}", hint="see --probe")
     return line
