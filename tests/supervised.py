@@ -129,9 +129,9 @@ def is_zombie(pid: int) -> bool:
     return True
 
 
-def wait_for(is_true: Callable[[], object], limit_s: float = 60.0) -> None:
+def wait_for(is_true: Callable[[], object], limit_s: float = 60.0, what: str = "") -> None:
     """Wait until `is_true`, and fail after `limit_s`."""
     end_s = time.monotonic() + limit_s
     while not is_true():
-        assert time.monotonic() < end_s, "waited in vain"
+        assert time.monotonic() < end_s, f"waited in vain {what}"
         time.sleep(0.02)

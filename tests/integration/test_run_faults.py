@@ -97,7 +97,7 @@ def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
         process.wait()
         asker.communicate(timeout=60)
         for pid in below:
-            wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}") or is_zombie(pid), 30)
+            wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}") or is_zombie(pid), 30, f"end of {pid}, round {number}")
         assert frozen(below) == []
         there = site.manifests("a")
         assert not newest or (there and there[-1] >= newest), "a checkpoint was lost"

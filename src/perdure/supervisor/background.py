@@ -33,7 +33,7 @@ class Starter:
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             try:
-                os.write(descriptor, msgspec.json.encode(started))
+                os.write(descriptor, wire.encode(started))
             except BrokenPipeError:
                 pass  # it was interrupted: nobody waits any more
             finally:
@@ -63,7 +63,7 @@ def split(messages: Path) -> Starter | Started:
         content = pipe.read(_MOST_BYTES)
     if not content:
         raise errors.WorkloadMissing("the supervisor ended before the workload ran", hint=f"see {messages}")
-    started: Started = msgspec.json.decode(content, type=Started)
+    started: Started = wire.decode(content, Started)
     if started.error is not None:
         raise wire.error(started.error)
     return started

@@ -128,7 +128,7 @@ class Checkpointing:
         else:
             try:
                 self._store(due, dumped)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._finish(due, None, errors.CheckpointFailed(f"cannot start storing it: {error}"))
 
     def _store(self, due: Due, dumped: engine.Dumped) -> None:

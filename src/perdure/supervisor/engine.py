@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,7 +22,7 @@ from perdure.checkpoint import adopt, alive, carried, dump, staging, tree
 from perdure.checkpoint import launch as launching
 from perdure.checkpoint import restore as restoring
 from perdure.checkpoint.criu.locate import Init
-from perdure.checkpoint.criu.run import Running
+from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.outputs import bring_back, listing, record, trees
 from perdure.checkpoint.preflight import connections, host, mapped, save, terminals
@@ -105,7 +106,9 @@ class Dumping:
             tcp=life.options.tcp,
             log_to=life.folders.workload(life.name) / "dump.log",
         )
-        dumped = dump.dump(life.tree, folder, options, lambda: self._at_freeze(folder), life.criu, begun=self._begun)
+        # One that was taken over outlives us: CRIU then undoes by itself what it did.
+        criu = mortal(life.criu) if life.own_namespace else life.criu
+        dumped = dump.dump(life.tree, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
         manifest = self._describe(dumped, facts, files, created_ns)
         return Dumped(
             manifest,
@@ -203,6 +206,22 @@ def make_folder(path: Path) -> None:
         raise errors.OutputError(f"cannot make {path}: {error.strerror}", hint="name another folder: PERDURE_STAGING=…") from error
 
 
+def mortal(criu: Criu) -> Criu:
+    """Return `criu`, to be ended by the kernel when the thread that starts it ends.
+
+    A dump whose supervisor was killed would otherwise hang for ever: the tree's init, ended by the kernel, waits for its children, which
+    CRIU holds, and CRIU waits for the init. Without setpriv the next run ends it.
+    """
+    setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
+    if setpriv is None:
+        return criu
+    program, *rest = criu.argv
+    has_loader = criu.prefix is not None and criu.needs_prlimit_preload and criu.preload is not None
+    preload = ("--preload", str(criu.preload)) if has_loader else ()
+    argv = (setpriv, "--pdeathsig", "KILL", "--", program, *preload, *rest)
+    return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)
+
+
 def _init_program(life: Life) -> tuple[str, ...]:
     path = process.executable(life.tree.pid)[0]
     return (path,) if os.path.basename(os.path.dirname(path)) == _INITS else ()
@@ -279,7 +298,7 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         log_to=life.folders.workload(life.name) / "restore.log",
     )
     bring = restoring.restore if adopt.is_whole(images) else adopt.bring_back
-    life.tree = bring(images, work, options, life.criu).tree
+    life.tree = bring(images, work, options, mortal(life.criu) if bring is restoring.restore else life.criu).tree
     try:
         alive.verify(life.tree, manifest.processes, _probe(life))
     except errors.RestoreFailed:

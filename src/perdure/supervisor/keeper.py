@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from perdure import errors
-from perdure.base import units
+from perdure.base import text, units
 from perdure.model.checkpoint import Trigger
 from perdure.supervisor import ending, engine, messages
 from perdure.supervisor.checkpointing import Checkpointing, Done
@@ -196,7 +196,7 @@ class Keeper:
             client.tell(self._answer(last))
 
     def _failed(self, due: Due, error: errors.PerdureError) -> None:
-        self._tell(Event("failed", self._life.name, time.time_ns(), text=str(error)))
+        self._tell(Event("failed", self._life.name, time.time_ns(), text=text.printable(str(error))))
         for client in self._clients:
             client.refuse(error)
         if isinstance(error, errors.WorkloadLost):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from perdure.supervisor import wire
 from perdure.supervisor.record import LastCheckpoint
 from perdure.supervisor.wire import ErrorDocument
 
@@ -69,16 +70,16 @@ Reply = Event | Answer | Refusal
 
 def encode(message: Request | Reply) -> bytes:
     """Return `message` as a line."""
-    return msgspec.json.encode(message) + b"\n"
+    return wire.encode(message) + b"\n"
 
 
 def decode_request(line: bytes) -> Request:
     """Read a request. Raises `msgspec.DecodeError`."""
-    request: Request = msgspec.json.decode(line, type=Request)
+    request: Request = wire.decode(line, Request)
     return request
 
 
 def decode_reply(line: bytes) -> Reply:
     """Read a reply. Raises `msgspec.DecodeError`."""
-    reply: Reply = msgspec.json.decode(line, type=Reply)
+    reply: Reply = wire.decode(line, Reply)
     return reply

@@ -10,12 +10,13 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import time
 
 import msgspec
 
 from perdure import errors
-from perdure.base.proc import machine
+from perdure.base.proc import machine, process
 from perdure.checkpoint import dump, tree
 from perdure.checkpoint.criu import netlock, run
 from perdure.checkpoint.tree import Tree
@@ -25,6 +26,8 @@ from perdure.supervisor.state import Database
 from perdure.supervisor.voice import Voice
 
 _DYING_S = 20.0
+_IMAGES = "images"
+"""Folder in a staging folder that CRIU writes to, or reads from."""
 
 
 def repair(name: str, database: Database, folders: Folders, voice: Voice, *, adopting: int | None) -> None:
@@ -36,6 +39,9 @@ def repair(name: str, database: Database, folders: Folders, voice: Voice, *, ado
     """
     boot_id = machine.boot_id()
     record = database.get(name)
+    for operation in database.unfinished(name):
+        _clear(operation, boot_id, voice, is_adopted=record is not None and record.adopted)
+        database.end(operation)
     if record is not None and record.state in LIVE:
         _end_tree(record, boot_id, voice, adopting)
         database.put(
@@ -50,15 +56,14 @@ def repair(name: str, database: Database, folders: Folders, voice: Voice, *, ado
                 changed_ns=time.time_ns(),
             )
         )
-    for operation in database.unfinished(name):
-        _clear(operation, boot_id, voice, is_adopted=record is not None and record.adopted)
-        database.end(operation)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(folders.socket(name))
 
 
 def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool) -> None:
     run_id = ""
+    if operation.staging is not None:
+        _end_criu(f"{operation.staging}/{_IMAGES}", patience_s=_DYING_S if is_adopted else 0.0)
     if operation.staging is not None and os.path.isdir(operation.staging):
         run_id = run.read_run_id(os.path.join(operation.staging, "criu", "dump.log"))
         netlock.release(run_id)
@@ -70,6 +75,21 @@ def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool
             dump.let_go_on(left, run_id)  # it does not end with its supervisor, and may have been left standing still
         else:
             _end(left)
+
+
+def _end_criu(images: str, *, patience_s: float) -> None:
+    """End a CRIU that works on the folder `images`; after `patience_s`, in which it may undo what it did."""
+    for pid in process.pids():
+        with contextlib.suppress(errors.ProcessGone, errors.InputDenied, ProcessLookupError):
+            if images not in process.command_line(pid):
+                continue
+            descriptor = os.pidfd_open(pid)
+            try:
+                if not select.select([descriptor], [], [], patience_s)[0]:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    select.select([descriptor], [], [], _DYING_S)
+            finally:
+                os.close(descriptor)
 
 
 def _end_tree(record: Workload, boot_id: str, voice: Voice, adopting: int | None) -> None:

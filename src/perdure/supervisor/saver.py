@@ -107,7 +107,7 @@ Said = Progress | Committed | Failed | Pruned
 
 def main(arguments: list[str]) -> int:
     """Store what the request file `arguments[0]` says. Returns the exit status."""
-    request = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Request)
+    request = wire.decode(Path(arguments[0]).read_bytes(), Request)
     _be_polite(request.parent)
     try:
         _store(request)
@@ -211,7 +211,7 @@ class _Report:
 
 
 def _say(said: Said) -> None:
-    content = msgspec.json.encode(said) + b"\n"
+    content = wire.encode(said) + b"\n"
     while content:
         content = content[os.write(1, content) :]
 

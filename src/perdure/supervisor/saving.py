@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from perdure import errors
 from perdure.supervisor import saver, wire
 from perdure.supervisor.reactor import READ, Reactor
@@ -50,7 +48,7 @@ class Saving:
         path = work / "request.json"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "wb") as handle:
-            handle.write(msgspec.json.encode(request))
+            handle.write(wire.encode(request))
         self._stderr = work / "saver.stderr"
         self._stdout, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(theirs, True)
@@ -90,7 +88,7 @@ class Saving:
             self._finish()
 
     def _hear(self, line: bytes) -> None:
-        match msgspec.json.decode(line, type=saver.Said):
+        match wire.decode(line, saver.Said):
             case saver.Progress() as progress:
                 self._heard(progress)
             case saver.Committed() as committed:

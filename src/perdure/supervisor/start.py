@@ -207,6 +207,10 @@ class _Beginning:
             except errors.PerdureError as error:
                 self._withdraw(database, held, error)
                 raise
+            except OSError as error:
+                told = errors.OutputError(f"cannot prepare {self._name}: {error}", hint="see whether the disk is full, or not writable")
+                self._withdraw(database, held, told)
+                raise told from error
             life.remember(state=State.RUNNING, pid=life.tree.pid, start_ticks=life.tree.start_ticks)
             if self._wanted.metrics is not None:
                 self._voice.listeners.append(Metrics(Path(self._wanted.metrics), self._name, life.epoch).see)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from perdure import errors
+from perdure.supervisor import wire
 from perdure.supervisor.record import Operation, Workload
 
 VERSION = 1
@@ -52,7 +53,7 @@ class Database:
 
     def put(self, workload: Workload) -> None:
         """Remember `workload`, replacing what was known."""
-        self._write("INSERT OR REPLACE INTO workloads VALUES (?, ?)", (workload.name, msgspec.json.encode(workload)))
+        self._write("INSERT OR REPLACE INTO workloads VALUES (?, ?)", (workload.name, wire.encode(workload)))
 
     def forget(self, name: str) -> None:
         """Forget the workload `name` and what it had begun."""
@@ -61,12 +62,12 @@ class Database:
 
     def begin(self, operation: Operation) -> Operation:
         """Note that `operation` begins; returned with its number."""
-        cursor = self._write("INSERT INTO journal (workload, record) VALUES (?, ?)", (operation.workload, msgspec.json.encode(operation)))
+        cursor = self._write("INSERT INTO journal (workload, record) VALUES (?, ?)", (operation.workload, wire.encode(operation)))
         return msgspec.structs.replace(operation, number=cursor.lastrowid or 0)
 
     def amend(self, operation: Operation) -> None:
         """Note what has become known of `operation`."""
-        self._write("UPDATE journal SET record = ? WHERE number = ?", (msgspec.json.encode(operation), operation.number))
+        self._write("UPDATE journal SET record = ? WHERE number = ?", (wire.encode(operation), operation.number))
 
     def end(self, operation: Operation) -> None:
         """Note that `operation` is over and has left nothing behind."""
@@ -91,9 +92,10 @@ class Database:
 
     def _decode_as(self, content: bytes, kind: type[_Record]) -> _Record:
         try:
-            return msgspec.json.decode(content, type=kind)
+            record: _Record = wire.decode(content, kind)
         except msgspec.DecodeError as error:
             raise errors.InputFormat(f"{self.path} holds something that is not ours: {error}", hint="give another state folder") from error
+        return record
 
 
 @contextlib.contextmanager

@@ -10,9 +10,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from perdure.base import text
+from perdure.supervisor import wire
 from perdure.supervisor.messages import Event
 
 
@@ -37,7 +36,7 @@ class Voice:
         """Tell programs of `event`, where they asked for it."""
         for listener in self.listeners:
             listener(event)
-        line = msgspec.json.encode(event).decode() + "\n"
+        line = wire.encode(event).decode() + "\n"
         if self._as_json:
             _write(2, line)
         if self._events is not None:

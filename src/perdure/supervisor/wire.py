@@ -1,6 +1,13 @@
-"""Errors across a process boundary: as plain documents, and back. Called by the saver, the control socket and `run -d`."""
+"""Records and errors across a process boundary, and into files: as one line of JSON, and back. Called by all here that keep or send some.
+
+Names and arguments may hold bytes that are no text (PEP 383), which msgspec's own JSON does not take: such a byte is the escape of its
+surrogate.
+"""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import msgspec
 
@@ -16,6 +23,21 @@ class ErrorDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str = ""
     object_key: str = ""
     findings: tuple[Finding, ...] = ()
+
+
+def encode(record: Any) -> bytes:
+    """Return `record`, of types that msgspec knows, as one line of JSON without its end."""
+    return json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode("ascii")
+
+
+def decode(line: bytes | bytearray, kind: Any) -> Any:
+    """Return what `encode` was given, as a `kind`. Raises `msgspec.DecodeError` for anything else."""
+    try:
+        return msgspec.convert(json.loads(line), kind)
+    except msgspec.ValidationError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise msgspec.DecodeError(f"this is no JSON: {error}") from error
 
 
 def document(error: errors.PerdureError) -> ErrorDocument:
