@@ -67,6 +67,17 @@ def test_postgresql(folder: Path) -> None:
             check=True, capture_output=True, text=True, timeout=60,
         ).stdout.strip()  # fmt: skip
 
+    def wait_ready() -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                sql("SELECT 1")
+            except subprocess.CalledProcessError as error:
+                assert time.monotonic() < deadline, error.stderr
+                time.sleep(0.1)
+            else:
+                return
+
     server = Managed(
         folder,
         "postgresql",
@@ -75,14 +86,14 @@ def test_postgresql(folder: Path) -> None:
     )
     try:
         server.start()
-        _wait_port(port)
+        wait_ready()
         sql("CREATE TABLE t AS SELECT generate_series(1, 10000) AS n")
         server.checkpoint()
         sql("INSERT INTO t SELECT generate_series(10001, 20000)")
         assert sql("SELECT count(*) FROM t") == "20000"
         server.kill_all()
         server.start()
-        _wait_port(port)
+        wait_ready()
         # The rows that came after the checkpoint are gone with the life that wrote them, in memory and on disk alike.
         assert sql("SELECT count(*), sum(n) FROM t") == "10000|50005000", server.said()
         sql("INSERT INTO t SELECT generate_series(10001, 10100)")
