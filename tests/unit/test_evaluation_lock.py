@@ -255,6 +255,15 @@ def test_a_crash_at_every_step_leaves_no_lock_or_a_whole_one(tmp_path):
     assert outcomes == {True, False}
 
 
+def test_what_is_written_once_is_never_replaced(tmp_path):
+    there = Folder(tmp_path)
+    folder.create(there, "evaluation.lock", b"first")
+    with pytest.raises(errors.OutputError, match="there already"):
+        folder.create(there, "evaluation.lock", b"second")
+    assert there.lock.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["evaluation.lock"]
+
+
 def test_nobody_else_is_at_work_meanwhile(tmp_path):
     there = evaluations.begin(tmp_path)
     evaluations.measure_baseline(there)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import random
 import re
-import tomllib
 from pathlib import Path
 
 import evaluations
@@ -15,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import errors
-from perdure.evaluation import canonical, completeness, measured, plan, template, typed_toml
+from perdure.evaluation import canonical, completeness, lock, measured, plan, template, typed_toml
 from perdure.evaluation.plan import Plan
+from perdure.evaluation.this_machine import Signature
 from perdure.model.evaluation import FaultKind, MeasureKind, Threshold
 
 HEAD = '[evaluation]\nname = "a"\nformat = 1\n'
@@ -333,9 +333,33 @@ def test_the_measured_baseline_is_put_in_and_replaced_and_nothing_else_changes(o
     assert twice.count(b"[baseline.measured]") == 1
 
 
-def test_a_plan_that_it_cannot_be_put_into_is_left_alone(tmp_path):
-    text = HEAD + "[baseline]\nmeasured = {runs = ['a']}\n"
+@pytest.mark.parametrize(
+    "table",
+    [
+        "[baseline]\nmeasured = {runs = ['a']}\n",
+        "[baseline]\nmeasured.runs = ['a']\n",
+        "[baseline.measured]\nruns = [\n'a',\n]\n",
+        # The table's name in a text is not the table.
+        '[workload]\ncommand = ["""x\n[baseline.measured]\nruns = [\'a\']\n"""]\n',
+    ],
+)
+def test_a_plan_that_it_cannot_be_put_into_is_left_alone(table):
+    text = HEAD + table
     with pytest.raises(errors.InputFormat, match="cannot be written") as caught:
         measured.insert(text.encode(), read(text), plan.Measured(runs=("b",)), source="x")
     assert "by hand" in caught.value.hint
-    assert tomllib.loads(text)
+
+
+def test_the_baseline_s_medians_are_written_from_its_runs(tmp_path):
+    there = evaluations.begin(tmp_path)
+    evaluations.measure_baseline(there, 3)
+    before = there.plan.read_text()
+    wanted = plan.Measured(runs=tuple(f"baseline-unmanaged-{number}" for number in range(3)), duration_s=11.0, ready_s=1.0)
+    assert measured.record(there) == wanted
+    assert plan.load(there.plan).baseline.measured == wanted
+    assert there.plan.read_text().startswith(before)
+    lock.fix(there, signed=Signature(1.0, "maria", "login1"))
+    locked = there.plan.read_bytes()
+    with pytest.raises(errors.UsageError, match="locked"):
+        measured.record(there)
+    assert there.plan.read_bytes() == locked
