@@ -40,6 +40,10 @@ from perdure.supervisor.triggers import Due
 from perdure.supervisor.voice import Voice
 
 _IMAGES = "images"
+_MOMENTS = 10
+"""Freezes until a workload is met outside a transaction of its ledger; each costs it a stop."""
+_MOMENT_S = 1.0
+_GLANCE_S = 0.002
 _INITS = "init"
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
 
@@ -108,7 +112,7 @@ class Dumping:
         )
         # One that was taken over outlives us: CRIU then undoes by itself what it did.
         criu = mortal(life.criu) if life.own_namespace else life.criu
-        dumped = dump.dump(life.tree, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
+        dumped = self._dump(folder, options, criu)
         manifest = self._describe(dumped, facts, files, created_ns)
         return Dumped(
             manifest,
@@ -118,6 +122,20 @@ class Dumping:
             (*findings, *self._taken.findings),
             dumped.run_id,
         )
+
+    def _dump(self, folder: Path, options: dump.DumpOptions, criu: Criu) -> dump.Dumped:
+        """Dump; a workload met in the middle of a transaction of its ledger goes on for a moment first."""
+        root = self._life.tree
+        for left in reversed(range(_MOMENTS)):
+            quiet_by = time.monotonic() + _MOMENT_S
+            while ledgers.in_use(tree.pids(root)) and time.monotonic() < quiet_by:
+                time.sleep(_GLANCE_S)
+            try:
+                return dump.dump(root, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
+            except errors.CheckpointLater:
+                if not left or self._cancelled:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def cancel(self) -> None:
         """End it soon, from another thread."""
@@ -148,6 +166,7 @@ class Dumping:
     def _at_freeze(self, folder: Path) -> None:
         life = self._life
         pids = tree.pids(life.tree)
+        ledgers.refuse(pids)
         log_bytes = self._console.drain()
         collected = carried.collect(pids, folder, explicit=_init_program(life))
         included = trees.include(life.options.outputs, folder)

@@ -19,7 +19,7 @@ import msgspec
 from perdure import errors
 from perdure.base import linkless, text
 from perdure.base.proc import descriptors, mappings
-from perdure.checkpoint.outputs import copying, ledgers, rules
+from perdure.checkpoint.outputs import copying, rules
 from perdure.checkpoint.outputs.rules import Limits
 from perdure.model.checkpoint import Holder, OutputFile
 from perdure.model.finding import Finding, Severity
@@ -98,11 +98,10 @@ def record(
 
     Copies go to `staging`/outputs, which is made. `besides` are paths that go along otherwise (`carried`), `stored` those that
     `trees.include` has copied already, with the names of their copies. Raises `errors.CheckpointFailed` when a copy cannot be made,
-    `errors.InputDenied` without the right to look, `errors.CheckpointLater` in the middle of a transaction of a ledger of effects.
+    `errors.InputDenied` without the right to look.
     """
     recording = Recording()
     found = _collect(pids, recording, besides)
-    _refuse_ledgers(found)
     known = [*found, *_siblings(found)]
     wanted = [opened.candidate(key) for key, opened in enumerate(known) if opened.path not in stored]
     chosen = rules.choose(wanted, limits or Limits())
@@ -219,20 +218,6 @@ def _unopened(path: str) -> _Open | None:
     except errors.InputError:
         return None
     return _Open(path, path, there) if there is not None and stat.S_ISREG(there.st_mode) else None
-
-
-def _refuse_ledgers(found: list[_Open]) -> None:
-    for opened in found:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(opened.way, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                if ledgers.is_ledger(descriptor):
-                    raise errors.CheckpointLater(
-                        f"the workload is in a transaction of its ledger {text.printable(opened.path)}",
-                        hint="try again: a transaction takes some milliseconds",
-                    )
-            finally:
-                os.close(descriptor)
 
 
 def _is_database(opened: _Open) -> bool:
