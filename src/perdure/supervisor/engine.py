@@ -24,7 +24,7 @@ from perdure.checkpoint import restore as restoring
 from perdure.checkpoint.criu.locate import Init
 from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.images import cure_timerfds
-from perdure.checkpoint.outputs import bring_back, listing, record, trees
+from perdure.checkpoint.outputs import bring_back, ledgers, listing, record, trees
 from perdure.checkpoint.preflight import connections, host, mapped, save, terminals
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
