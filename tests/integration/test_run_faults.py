@@ -11,8 +11,12 @@ import subprocess
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from supervised import Site, descendants, is_zombie, lines, wait_for
+
+from perdure.store import documents, layout, lives
+from perdure.supervisor import place
 
 pytestmark = pytest.mark.criu
 
@@ -334,3 +338,19 @@ def test_a_workload_that_dies_of_its_own_fault_is_never_resumed(site):
         assert done.returncode == 134
         assert (site.ps("a")["state"], site.ps("a")["epoch"]) == ("failed", epoch)
     assert b"starting it anew" in done.stderr
+
+
+def test_a_life_that_was_replaced_ends_its_workload(site):
+    process = site.start("run", "--name", "a", "--every", "never", "--", "python3", "count.py", "100000", "0.05")
+    wait_for(lambda: site.log("a"))
+    where = place.Place(url=str(site.state / "store"), key_file=None, cache=str(site.folder / "cache"), threads=1)
+    with place.opened(where) as repository:
+        first = documents.read(repository, layout.life_key("a", 1), lives.Begun)
+        newer = msgspec.structs.replace(first, life=msgspec.structs.replace(first.life, epoch=2))
+        documents.write(repository, layout.life_key("a", 2), newer, replace=False)
+    below = descendants(process.pid)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 11, err.decode()
+    assert b"life 2 has begun" in err
+    assert all(not os.path.exists(f"/proc/{pid}") or is_zombie(pid) for pid in below)
+    assert site.ps("a")["state"] == "lost"

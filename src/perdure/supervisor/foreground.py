@@ -11,7 +11,7 @@ from perdure import errors
 from perdure.base.proc import process
 from perdure.supervisor import terminal
 from perdure.supervisor.console import Console
-from perdure.supervisor.reactor import Reactor
+from perdure.supervisor.reactor import Reactor, Timer
 
 _LOOK_AGAIN_S = 1.0
 """In the background nothing tells that the shell made us its foreground job, unless it had stopped us."""
@@ -27,6 +27,7 @@ class Foreground:
         self._before_going_on = before_going_on
         self._terminal = terminal.Terminal()
         self._raw = False
+        self._timer: Timer | None = None
 
     @property
     def is_raw(self) -> bool:
@@ -68,8 +69,10 @@ class Foreground:
         else:
             self._console.may_read = self._terminal.is_ours
         self._console.listen()
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._terminal.is_ours():
-            self._reactor.after(_LOOK_AGAIN_S, self._begin)
+            self._timer = self._reactor.after(_LOOK_AGAIN_S, self._begin)
 
     def _give_back(self) -> None:
         self._terminal.leave()
