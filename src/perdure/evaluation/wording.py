@@ -1,0 +1,135 @@
+"""How figures and words of an evaluation read, the same in terminal, CSV and page. Called by `tables`, `drawing` and `page`.
+
+A figure that is not known is a dash; text that came from a plan, a run or its output is made printable.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from perdure.base import text, units
+from perdure.evaluation.headline import NAMES
+from perdure.model.advice import Interval
+from perdure.model.evaluation import Arm, MeasureKind, MeasureResult, Outcome, Threshold
+from perdure.report import figures
+
+UNKNOWN = figures.UNKNOWN
+OUTCOME_WORDS: dict[Outcome | None, str] = {
+    Outcome.PASS: "pass",
+    Outcome.FAIL: "fail",
+    Outcome.UNDECIDED: "undecided",
+    None: "not judged",
+}
+SHARES = ("share", "ratio")
+"""Units whose values are shown as percentages."""
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Format a value with its unit: ``3.2 s``, ``4m10s``, ``12.5 %``, ``0.04 node-hours``."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    if unit in SHARES:
+        return figures.percent(value)
+    if unit == "s":
+        return seconds(value)
+    return f"{figures.amount(value)} {unit}"
+
+
+def seconds(value: float | None) -> str:
+    """Format seconds: three figures below two minutes, then two units."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    size = abs(value)
+    sign = "−" if value < 0 else ""
+    if size >= 120:
+        return sign + units.format_duration(size)
+    if size == 0:
+        return "0 s"
+    return f"{sign}{size:.{max(0, min(3, 2 - math.floor(math.log10(size))))}f} s"
+
+
+def interval(value: Interval | None, unit: str) -> str:
+    """Format an interval with its level, empty when there is none."""
+    if value is None:
+        return ""
+    return f"{quantity(value.low, unit)} to {quantity(value.high, unit)} ({value.level:.0%})"
+
+
+def threshold(value: Threshold | None, unit: str) -> str:
+    """Say what must be reached."""
+    if value is None:
+        return "no number"
+    parts = []
+    if value.at_most is not None:
+        parts.append(f"at most {quantity(value.at_most, unit)}")
+    if value.ratio_at_most is not None:
+        parts.append(f"at most {value.ratio_at_most:g} × unmanaged")
+    if value.at_least is not None:
+        parts.append(f"at least {quantity(value.at_least, unit)}")
+    if value.gain_at_least is not None:
+        parts.append(f"at least {quantity(value.gain_at_least, unit)} more than unmanaged")
+    return " and ".join(parts)
+
+
+def runs_needed(result: MeasureResult) -> str:
+    """Say how many pairs would tell the number from noise, where there is a number."""
+    if result.threshold is None:
+        return ""
+    if result.runs_needed is None:
+        return "cannot be said"
+    return f"{result.runs_needed:,}"
+
+
+def basis(result: MeasureResult) -> str:
+    """Label a measure: measured, or how many of its points are extrapolated."""
+    if not result.points:
+        return "no data"
+    guessed = sum(one.basis == "extrapolated" for one in result.points)
+    return f"{guessed} of {len(result.points)} extrapolated" if guessed else "measured"
+
+
+def formulas(result: MeasureResult) -> tuple[str, ...]:
+    """Return the formulas, with their inputs, of the points that were extrapolated, each once."""
+    return tuple(dict.fromkeys(one.formula for one in result.points if one.basis == "extrapolated" and one.formula))
+
+
+def name(kind: MeasureKind) -> str:
+    """Name a measure."""
+    return NAMES[kind]
+
+
+def ratio(value: float | None) -> str:
+    """Format managed over unmanaged."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:.3g} ×"
+
+
+def counter(value: float | None) -> str:
+    """Format a workload's counter."""
+    return UNKNOWN if value is None else f"{value:,.0f}" if value == round(value) else f"{value:g}"
+
+
+def size(value_bytes: int | None) -> str:
+    """Format bytes."""
+    return UNKNOWN if value_bytes is None else units.format_size(value_bytes)
+
+
+def plain(value: Any) -> str:
+    """Return any value of a plan as one printable line."""
+    if value is msgspec.UNSET:
+        return "(default)"
+    return text.printable(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+
+
+def command(argv: Any) -> str:
+    """Return a command as a person would type it, printable."""
+    import shlex
+
+    return text.printable(shlex.join(str(word) for word in argv))
+
+
+def arm(value: Arm) -> str:
+    """Name a side."""
+    return value.value
