@@ -139,10 +139,13 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         return working_s / far if far > 0 and working_s > 0 else None
 
     def counter_at(self, at_s: float) -> float | None:
-        """Return the last counter that the life of that time had signalled by then, None when it had signalled nothing."""
+        """Return the last counter that the life of that time had signalled by then, None when it had signalled nothing.
+
+        A life that begins in that very instant is the next one.
+        """
         counter = None
         for event in self.events:
-            if event.at_s > at_s:
+            if event.at_s > at_s or (event.at_s == at_s and event.kind in _NEW_LIFE):
                 break
             if event.kind in _NEW_LIFE:
                 counter = None
