@@ -1,4 +1,4 @@
-"""The workload's standard streams: pipes or a pseudo-terminal whose other ends are ours, so that they outlive it. Called by `supervise`.
+"""The workload's standard streams: pipes or a pseudo-terminal whose other ends are ours, so that they outlive it. Called by `keeper`.
 
 Everything written is appended to the log and passed on to our own stdout and stderr. A reader of ours that is slow holds the workload
 back, and one that goes away is told to the workload, both as without us in between.
@@ -7,191 +7,18 @@ back, and one that goes away is told to the workload, both as without us in betw
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
-import stat
 import threading
 from collections.abc import Callable
-from typing import Literal
 
-import msgspec
-
-from perdure.model.checkpoint import Stream
 from perdure.supervisor.log import Log
+from perdure.supervisor.pump import MOST_PENDING_BYTES, Inlet, Outlet
 from perdure.supervisor.reactor import READ, WRITE, Reactor
-
-_CHUNK_BYTES = 1 << 16
-_MOST_PENDING_BYTES = 1 << 18
-_SMALL_WRITE_BYTES = 4096
-"""A pipe or terminal that is ready takes this much without blocking; its flags are shared with others, so that they are left alone."""
+from perdure.supervisor.wiring import Plan, is_open
 
 _SETTLE_MS = 10
 """A pseudo-terminal hands over what was written a moment later, by a worker of the kernel."""
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """How the three streams are to be wired, decided from what ours are."""
-
-    terminal: bool
-    """Ours are a terminal: the workload gets one of its own."""
-    stdin: Literal["pipe", "file", "null"]
-    """``file``: ours is handed over as it is; it needs no one in between."""
-    one_output: bool
-    """Ours are the same file: one pipe keeps the order of what is written."""
-    passed_on: bool = True
-    """Our stdout and stderr want what is written; not so in the background."""
-
-
-def plan(*, background: bool) -> Plan:
-    """Decide from this process's descriptors 0, 1 and 2."""
-    if background:
-        return Plan(terminal=False, stdin="null", one_output=False, passed_on=False)
-    if _is_terminal(0) and _is_terminal(1):
-        return Plan(terminal=True, stdin="pipe", one_output=True)
-    return Plan(terminal=False, stdin=_stdin_kind(), one_output=_are_same(1, 2))
-
-
-def plan_again(saved: tuple[Stream, ...], *, background: bool) -> Plan:
-    """Decide for a workload that comes back with the streams `saved`: what was a terminal stays one, and one pipe stays one pipe."""
-    by_number = {stream.fd: stream for stream in saved}
-    kinds = {stream.kind for stream in saved}
-    first, second = by_number.get(1), by_number.get(2)
-    stdin = by_number.get(0)
-    return Plan(
-        terminal="tty" in kinds,
-        stdin="pipe" if stdin is not None and stdin.kind == "pipe" else "null",
-        one_output=first is not None and second is not None and first.external is not None and first.external == second.external,
-        passed_on=not background,
-    )
-
-
-def _stdin_kind() -> Literal["pipe", "file", "null"]:
-    try:
-        found = os.fstat(0)
-    except OSError:
-        return "null"
-    if stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3):
-        return "null"
-    pumped = stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode) or os.isatty(0)
-    return "pipe" if pumped else "file"
-
-
-def _is_terminal(descriptor: int) -> bool:
-    try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False
-
-
-def _are_same(first: int, second: int) -> bool:
-    try:
-        one, other = os.fstat(first), os.fstat(second)
-    except OSError:
-        return False
-    return (one.st_dev, one.st_ino, one.st_rdev) == (other.st_dev, other.st_ino, other.st_rdev)
-
-
-class Outlet:
-    """One stream out of the workload: from `source`, into the log, and on to `target` (None: nowhere else)."""
-
-    def __init__(self, stream: int, source: int, target: int | None, log: Log, say: Callable[[str], None]) -> None:
-        self.stream = stream
-        self.source = source
-        self.target = target
-        self.log = log
-        self.pending = bytearray()
-        self.open = True
-        self.pollable = target is not None and not stat.S_ISREG(os.fstat(target).st_mode)
-        self._say = say
-        self._said = False
-
-    def take(self) -> bool:
-        """Read one piece. Returns whether there was one; the end of the stream closes the outlet."""
-        try:
-            content = os.read(self.source, _CHUNK_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno != errno.EIO:  # what a terminal says when nobody has its other side open
-                raise
-            content = b""
-        if not content:
-            self.open = False
-            return False
-        lost = self.log.write(self.stream, content)
-        if lost and not self._said:
-            self._said = True
-            self._say(f"the console's log cannot take what the workload writes: {lost}")
-        if self.target is not None:
-            self.pending += content
-        return True
-
-    def give(self) -> None:
-        """Pass on what is pending, as far as it goes without waiting. A reader that is gone closes the outlet."""
-        if self.target is None:
-            return
-        poll = select.poll()
-        poll.register(self.target, select.POLLOUT)
-        try:
-            while self.pending:
-                if self.pollable and not poll.poll(0):
-                    return
-                size = _SMALL_WRITE_BYTES if self.pollable else len(self.pending)
-                written = os.write(self.target, self.pending[:size])
-                del self.pending[:written]
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self.pending.clear()
-            if error.errno == errno.EPIPE:
-                self.open = False
-                return
-            # A terminal that hung up, a full disk: the log still has it all.
-            self.target = None
-            if error.errno != errno.EIO:
-                self._say(f"cannot pass on what the workload writes: {error.strerror}; the log has it")
-
-
-class Inlet:
-    """The stream into the workload: from our `source` to `sink`."""
-
-    def __init__(self, source: int, sink: int, *, terminal: bool) -> None:
-        self.source = source
-        self.sink = sink
-        self.terminal = terminal
-        self.pending = bytearray()
-        self.ended = False
-        self.open = True
-
-    def take(self) -> bytes:
-        """Read one piece from our side and return it. The end of it is remembered."""
-        try:
-            content = os.read(self.source, _CHUNK_BYTES)
-        except BlockingIOError:
-            return b""
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            content = b""
-        if not content:
-            self.ended = True
-        self.pending += content
-        return content
-
-    def give(self) -> None:
-        """Pass on what is pending, as far as it goes."""
-        try:
-            while self.pending:
-                written = os.write(self.sink, self.pending)
-                del self.pending[:written]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.open = False  # the workload closed its side
-            return
-        if self.ended and not self.terminal:
-            self.open = False
 
 
 class Console:
@@ -219,7 +46,7 @@ class Console:
             self.master, theirs = os.openpty()
             os.set_blocking(self.master, False)
             self._theirs = [theirs]
-            target = 1 if self.plan.passed_on and _is_open(1) else None
+            target = 1 if self.plan.passed_on and is_open(1) else None
             self._outlets = [Outlet(1, self.master, target, self.log, self._say)]
             self._inlet = Inlet(0, self.master, terminal=True)
             return theirs, theirs, theirs
@@ -245,7 +72,7 @@ class Console:
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)
         self._theirs.append(theirs)
-        target = stream if self.plan.passed_on and _is_open(stream) else None
+        target = stream if self.plan.passed_on and is_open(stream) else None
         self._outlets.append(Outlet(stream, ours, target, self.log, self._say))
         return theirs
 
@@ -269,7 +96,7 @@ class Console:
         if not inlet.open:
             self._close_inlet(inlet)
             return
-        reading = not inlet.ended and len(inlet.pending) < _MOST_PENDING_BYTES and self.may_read()
+        reading = not inlet.ended and len(inlet.pending) < MOST_PENDING_BYTES and self.may_read()
         with contextlib.suppress(PermissionError):
             self._reactor.watch(inlet.source, READ if reading else 0, self._input)
         if not inlet.terminal:
@@ -309,7 +136,7 @@ class Console:
 
     def _pump(self, outlet: Outlet) -> None:
         with self._lock:
-            if outlet.open and len(outlet.pending) < _MOST_PENDING_BYTES:
+            if outlet.open and len(outlet.pending) < MOST_PENDING_BYTES:
                 outlet.take()
             outlet.give()
         if self.plan.terminal and self._inlet is not None and self._inlet.pending:
@@ -324,7 +151,7 @@ class Console:
                 self._close_outlet(outlet)
                 self._outlets.remove(outlet)
             return
-        wanted = READ if outlet.open and len(outlet.pending) < _MOST_PENDING_BYTES else 0
+        wanted = READ if outlet.open and len(outlet.pending) < MOST_PENDING_BYTES else 0
         if self.plan.terminal and self._inlet is not None and self._inlet.pending:
             wanted |= WRITE
         self._reactor.watch(outlet.source, wanted, lambda: self._pump(outlet))
@@ -360,14 +187,6 @@ class Console:
         if outlet.target is not None:
             self._reactor.forget(outlet.target)
         os.close(outlet.source)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
 
 
 def _is_ready(descriptor: int) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from perdure.base import units
 from perdure.supervisor import log
-from perdure.supervisor.console import Plan
 from perdure.supervisor.record import Target
+from perdure.supervisor.wiring import Plan
 
 _COMPARED_BYTES = 1 << 16
 

@@ -25,7 +25,6 @@ from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.supervisor import (
     background,
-    console,
     engine,
     handback,
     interval,
@@ -39,6 +38,7 @@ from perdure.supervisor import (
     state,
     terminal,
     wire,
+    wiring,
 )
 from perdure.supervisor.background import Started, Starter
 from perdure.supervisor.console import Console
@@ -363,9 +363,9 @@ class _Beginning:
         finally:
             streams.release()
 
-    def _plan(self, source: Source | None) -> console.Plan:
+    def _plan(self, source: Source | None) -> wiring.Plan:
         background = self._starter is not None
-        return console.plan_again(source.manifest.streams, background=background) if source else console.plan(background=background)
+        return wiring.plan_again(source.manifest.streams, background=background) if source else wiring.plan(background=background)
 
     def _give_back(self, life: Life, streams: Console, source: Source) -> None:
         """Bring the files that our stdout and stderr lead to back to the checkpoint."""
