@@ -77,6 +77,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "init": "perdure.cli.eval_init:init",
             "lock": "perdure.cli.eval_lock:lock",
             "amend": "perdure.cli.eval_amend:amend",
+            "report": "perdure.cli.eval_report:report",
             "status": "perdure.cli.eval_status:status",
         },
     ),
