@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from perdure import errors
-from perdure.effects import forks, place
+from perdure.effects import forks, gate, place
 from perdure.effects.backend import LOCK_WAIT_S, Answer, Change, Seen
 from perdure.effects.epoch import Life
 from perdure.effects.identity import Surroundings
@@ -102,7 +102,7 @@ class Sqlite:
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         place.prepare(self._path, create=self._create)
-        with forks.held_off(), self._translated():
+        with forks.held_off(), gate.passed(), self._translated():
             connection = sqlite3.connect(
                 f"file:{quote(os.fsencode(self._path))}?mode=rw", uri=True, isolation_level=None, timeout=LOCK_WAIT_S
             )

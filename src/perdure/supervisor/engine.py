@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.base import text
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, alive, carried, dump, staging, tree
 from perdure.checkpoint import launch as launching
@@ -30,7 +29,7 @@ from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part
 from perdure.model.finding import Finding, Severity, problems
-from perdure.supervisor import environment
+from perdure.supervisor import environment, gate
 from perdure.supervisor.console import Console
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.life import Life
@@ -40,10 +39,9 @@ from perdure.supervisor.triggers import Due
 from perdure.supervisor.voice import Voice
 
 _IMAGES = "images"
-_MOMENTS = 10
+_MOMENTS = 5
 """Freezes until a workload is met outside a transaction of its ledger; each costs it a stop."""
-_MOMENT_S = 1.0
-_GLANCE_S = 0.002
+_MOMENT_S = 0.1
 _INITS = "init"
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
 
@@ -127,14 +125,14 @@ class Dumping:
         """Dump; a workload met in the middle of a transaction of its ledger goes on for a moment first."""
         root = self._life.tree
         for left in reversed(range(_MOMENTS)):
-            quiet_by = time.monotonic() + _MOMENT_S
-            while ledgers.in_use(tree.pids(root)) and time.monotonic() < quiet_by:
-                time.sleep(_GLANCE_S)
-            try:
-                return dump.dump(root, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
-            except errors.CheckpointLater:
-                if not left or self._cancelled:
-                    raise
+            with gate.shut(self._life.folders.epoch_file(self._life.name)):
+                try:
+                    return dump.dump(root, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
+                except errors.CheckpointLater:
+                    # A transaction that knows nothing of the gate: one of another user, or begun before it was there.
+                    if not left or self._cancelled:
+                        raise
+            time.sleep(_MOMENT_S)
         raise AssertionError("the last try returns or raises")
 
     def cancel(self) -> None:
@@ -266,7 +264,7 @@ def launch(
     spec = launching.LaunchSpec(
         argv=argv,
         environment=variables | {environment.EPOCH_FILE: str(life.folders.epoch_file(life.name)), environment.WORKLOAD: life.name},
-        working_directory=text.original(life.record.working_directory),
+        working_directory=life.record.working_directory,
         init=launching.install_init(init, life.folders.state / _INITS),
         stdin=streams[0],
         stdout=streams[1],
@@ -330,9 +328,7 @@ def _probe(life: Life) -> alive.Probe | None:
     if life.options.probe is None:
         return None
     variables = {**os.environ, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.folders.epoch_file(life.name))}
-    return alive.Probe(
-        argv=tuple(shlex.split(life.options.probe)), environment=variables, working_directory=text.original(life.record.working_directory)
-    )
+    return alive.Probe(argv=tuple(shlex.split(life.options.probe)), environment=variables, working_directory=life.record.working_directory)
 
 
 def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:
