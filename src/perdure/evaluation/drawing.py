@@ -24,6 +24,8 @@ SIDES: dict[Arm, tuple[str, str]] = {Arm.UNMANAGED: (theme.VERMILLION, "circle")
 _LEFT, _RIGHT, _TOP, _ROW, _AXIS = 84, 16, 10, 46, 34
 _LANES = 5
 _EXTRAPOLATED = "diamond"
+_FAR = 3.0
+"""A number to reach that is this many times the largest value away would leave the values no room: an arrow stands for it."""
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -99,35 +101,38 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _strip(result: MeasureResult, arms: Sequence[Arm], width: int) -> tuple[int, str]:
-    bars = _bars(result)
-    values = [one.value for one in result.points] + [value for value, _ in bars]
+    values = [one.value for one in result.points]
     values += [end for arm in arms if (found := result.intervals.get(arm)) for end in (found.low, found.high) if math.isfinite(end)]
+    near = max(map(abs, values)) * _FAR
+    values += [bar for bar in _bars(result) if abs(bar) <= near]
     low, high = min(0.0, *values), max(0.0, *values)
-    high = high + (high - low or 1.0) * 0.04
-    place = Scale(low, high, _LEFT, width - _RIGHT)
+    place = Scale(low, high + (high - low or 1.0) * 0.04, _LEFT, width - _RIGHT)
     height = _TOP + _ROW * len(arms) + _AXIS
     parts = [_axis(place, height - _AXIS, width, result.unit)]
     for row, arm in enumerate(arms):
         middle = _TOP + _ROW * row + _ROW / 2
         parts.append(_text(0, middle + 4, arm.value, theme.INK))
-        parts.append(_middle(result, arm, place, middle))
         mine = [one for one in result.points if one.arm is arm]
         parts += [_mark(one, place(one.value), middle + _lane(index) * 6) for index, one in enumerate(mine)]
-    parts += [_rule(place(value), _TOP, height - _AXIS) for value, _ in bars]
+        parts.append(_middle(result, arm, place, middle))
+    for bar in _bars(result):
+        parts.append(_rule(place(bar), _TOP, height - _AXIS))
+        if not place.low <= bar <= place.high:
+            parts.append(_text(place(bar) - 5, _TOP + 2, f"{wording.quantity(bar, result.unit)} →", theme.PURPLE, anchor="end"))
     return height, "".join(parts)
 
 
-def _bars(result: MeasureResult) -> list[tuple[float, str]]:
+def _bars(result: MeasureResult) -> list[float]:
     """The numbers to reach, as values of the managed side."""
     given: Threshold | None = result.threshold
     beside = result.medians.get(Arm.UNMANAGED)
     if given is None:
         return []
-    found = [(value, "") for value in (given.at_most, given.at_least) if value is not None]
+    found = [value for value in (given.at_most, given.at_least) if value is not None]
     if beside is not None and given.ratio_at_most is not None:
-        found.append((given.ratio_at_most * beside, "of the unmanaged median"))
+        found.append(given.ratio_at_most * beside)
     if beside is not None and given.gain_at_least is not None:
-        found.append((beside + given.gain_at_least, "above the unmanaged median"))
+        found.append(beside + given.gain_at_least)
     return found
 
 
@@ -138,7 +143,7 @@ def _middle(result: MeasureResult, arm: Arm, place: Scale, middle: float) -> str
         ends = [place(end) for end in (interval.low, interval.high)]
         parts.append(f'<path d="M{ends[0]:.1f},{middle:.1f}H{ends[1]:.1f}" stroke="{theme.INK}" stroke-width="5" opacity="0.28"/>')
     if median is not None:
-        parts.append(f'<path d="M{place(median):.1f},{middle - 17:.1f}v34" stroke="{theme.INK}" stroke-width="2"/>')
+        parts.append(f'<path d="M{place(median):.1f},{middle - 19:.1f}v38" stroke="{theme.INK}" stroke-width="2"/>')
     return "".join(parts)
 
 

@@ -35,7 +35,15 @@ def quantity(value: float | None, unit: str) -> str:
         return figures.percent(value)
     if unit == "s":
         return seconds(value)
-    return f"{figures.amount(value)} {unit}"
+    return f"{_hours(value)} {unit}"
+
+
+def _hours(value: float) -> str:
+    """Three figures, since what few runs lose is little; without an exponent down to a millionth."""
+    size = abs(value)
+    if size >= 99.95 or value == 0 or size < 1e-6:
+        return figures.amount(value)
+    return f"{'−' if value < 0 else ''}{size:.{max(0, 2 - math.floor(math.log10(size)))}f}"
 
 
 def seconds(value: float | None) -> str:
@@ -55,7 +63,9 @@ def interval(value: Interval | None, unit: str) -> str:
     """Format an interval with its level, empty when there is none."""
     if value is None:
         return ""
-    return f"{quantity(value.low, unit)} to {quantity(value.high, unit)} ({value.level:.0%})"
+    low, high = (quantity(end, unit) for end in (value.low, value.high))
+    name = f" {unit}"
+    return f"{low.removesuffix(name) if unit not in (*SHARES, 's') else low} to {high} ({value.level:.0%})"
 
 
 def threshold(value: Threshold | None, unit: str) -> str:
@@ -79,7 +89,7 @@ def runs_needed(result: MeasureResult) -> str:
     if result.threshold is None:
         return ""
     if result.runs_needed is None:
-        return "cannot be said"
+        return "nobody can say how many"
     return f"{result.runs_needed:,}"
 
 
