@@ -72,7 +72,7 @@ def _came_back_to(course: Course, each: Interruption, claimed: float) -> float:
         first = _next_signal(course, each)
     if first is None or first >= claimed:
         return claimed
-    return max(min(course.start_counter, claimed), first - _resolution(course))
+    return max(course.start_counter if first >= course.start_counter else 0.0, first - _resolution(course))
 
 
 def _next_signal(course: Course, each: Interruption) -> float | None:
