@@ -20,7 +20,7 @@ from perdure.supervisor.record import Workload
 from perdure.supervisor.voice import Voice
 
 if TYPE_CHECKING:
-    from perdure.supervisor.start import Setup
+    from perdure.supervisor.wanted import Setup
 
 Name = Annotated[str, Parameter(help="The workload's name; see perdure ps.")]
 
@@ -129,7 +129,7 @@ def setup(values: dict[str, settings.Value], found: folders.Folders) -> Setup:
     """Return what a supervisor needs to know of this machine and its settings."""
     from perdure.checkpoint.criu import locate
     from perdure.checkpoint.preflight import cpu
-    from perdure.supervisor.start import Setup
+    from perdure.supervisor.wanted import Setup
 
     return Setup(
         folders=found,

@@ -35,13 +35,14 @@ def restore(
       perdure restore train --from train@3.12
     """
     from perdure.supervisor import start
+    from perdure.supervisor.wanted import Wanted
 
     check_name(name)
     origin = CheckpointId.parse(from_) if from_ is not None else None
     if origin is not None and origin.workload != name:
         raise errors.UsageError(f"{origin} is no checkpoint of {name}", hint="perdure store ls shows which there are")
     values = console.load_settings(common, store=store, key_file=key_file, cpu_check=cpu_check)
-    wanted = start.Wanted(
+    wanted = Wanted(
         name=name,
         command=(),
         working_directory=os.getcwd(),

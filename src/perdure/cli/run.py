@@ -51,6 +51,7 @@ def run(
     from perdure.supervisor import start
     from perdure.supervisor.environment import read
     from perdure.supervisor.record import Options
+    from perdure.supervisor.wanted import Wanted
 
     if not command and adopt is None:
         raise errors.UsageError("there is no command to run", hint="write it after --, as in: perdure run -- python train.py")
@@ -64,7 +65,7 @@ def run(
         environment |= read(path, os.environ)
     values = console.load_settings(common, store=store, key_file=key_file)
     folders = keep.where(values)
-    wanted = start.Wanted(
+    wanted = Wanted(
         name=check_name(name) if name is not None else None,
         command=command,
         working_directory=os.getcwd(),

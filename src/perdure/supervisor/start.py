@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from perdure import errors
-from perdure.base import files, text, units
+from perdure.base import files, units
 from perdure.base.proc import machine, process
-from perdure.checkpoint import namespaces, staging
+from perdure.checkpoint import namespaces
 from perdure.checkpoint.criu import locate
-from perdure.checkpoint.preflight import cpu
 from perdure.checkpoint.tree import Tree
 from perdure.model import checkpoint as model
 from perdure.model.checkpoint import CheckpointId, LifeEnd
@@ -42,48 +40,18 @@ from perdure.supervisor import (
 )
 from perdure.supervisor.background import Started, Starter
 from perdure.supervisor.console import Console
-from perdure.supervisor.folders import Folders
 from perdure.supervisor.keeper import Keeper
 from perdure.supervisor.life import Life
 from perdure.supervisor.log import Log
 from perdure.supervisor.messages import Event
 from perdure.supervisor.metrics import Metrics
+from perdure.supervisor.origin import Origin
 from perdure.supervisor.reactor import Reactor
-from perdure.supervisor.record import ENDED, LastCheckpoint, Operation, Options, State, Workload
+from perdure.supervisor.record import ENDED, LastCheckpoint, Options, State, Workload
 from perdure.supervisor.resume import Source
 from perdure.supervisor.state import Database
 from perdure.supervisor.voice import Voice
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for."""
-
-    name: str | None
-    command: tuple[str, ...]
-    """Empty: what is known of the name."""
-    working_directory: str
-    environment: dict[str, str]
-    options: Options | None
-    """None: as it was kept before."""
-    fresh: bool = False
-    origin: CheckpointId | None = None
-    """Go on from this checkpoint; None: from the best one."""
-    must_resume: bool = False
-    """It is an error when there is nothing to go on from."""
-    adopt: int | None = None
-    end_ns: int | None = None
-    metrics: str | None = None
-    """File for Prometheus' node exporter."""
-
-
-class Setup(msgspec.Struct, frozen=True):
-    """What there is on this machine."""
-
-    folders: Folders
-    place: Callable[[Workload | None], place.Place]
-    criu: Callable[[], locate.Places]
-    staging: str | None
-    cpu_check: cpu.Check = "features"
+from perdure.supervisor.wanted import Setup, Wanted
 
 
 def run(wanted: Wanted, setup: Setup, *, detach: bool, voice: Voice) -> int:
@@ -130,8 +98,6 @@ class _Beginning:
         self._folders = setup.folders
         self._voice = voice
         self._starter = starter
-        self._damaged: set[CheckpointId] = set()
-        """Checkpoints that were found to be so."""
 
     def keep(self) -> int:
         """Begin, and keep the workload until it ends."""
@@ -149,14 +115,14 @@ class _Beginning:
     def _record(self, known: Workload | None) -> Workload:
         """Return what is to be remembered of the workload, from what is wanted and what is known."""
         wanted, now_ns = self._wanted, time.time_ns()
-        asked = tuple(text.storable(part) for part in wanted.command)
-        where = text.storable(wanted.working_directory)
+        asked = wanted.command
+        where = wanted.working_directory
         if known is not None and asked and not wanted.fresh and known.state not in ENDED:
             naming.require_same(known.name, known.command, known.working_directory, asked, where)
         if known is not None and not asked and wanted.adopt is None:
             asked, where = known.command, known.working_directory
         elif wanted.adopt is not None:
-            asked = tuple(text.storable(part) for part in process.command_line(wanted.adopt))
+            asked = process.command_line(wanted.adopt)
         return Workload(
             name=self._name,
             command=asked,
@@ -182,8 +148,9 @@ class _Beginning:
         options = msgspec.structs.replace(record.options, key_file=where.key_file)
         record = msgspec.structs.replace(record, store=where.url, options=options)
         namespaces.become_subreaper()
-        with signals.delivered(reactor) as inbox, self._source(database, repository) as source:
-            held = self._begin(repository, where, source)
+        origin = Origin(self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice)
+        with signals.delivered(reactor) as inbox, origin.source() as source:
+            held = self._begin(repository, where, source, origin.damaged)
             try:
                 record = self._remember(database, record, held, source)
                 log_path = self._folders.log(self._name)
@@ -222,69 +189,7 @@ class _Beginning:
             finally:
                 streams.close()
 
-    @contextlib.contextmanager
-    def _source(self, database: Database, repository: Repository) -> Iterator[Source | None]:
-        """Yield the checkpoint to go on from, taken out of the store for as long as the block runs; None: the workload starts anew."""
-        found = self._candidates(database, repository)
-        if not found:
-            if self._wanted.must_resume:
-                raise errors.WorkloadMissing(
-                    f"{self._name} has no checkpoint to go on from", hint="perdure store ls shows all; give one with --from"
-                )
-            yield None
-            return
-        for checkpoint in found:
-            manifest = resume.head(repository, checkpoint, self._voice)
-            if manifest is None:
-                self._damaged.add(checkpoint)
-                continue
-            self._require_same(manifest)
-            with self._folder(database, manifest) as folder:
-                source = resume.take_out(repository, manifest, folder, self._voice)
-                if source is not None:
-                    yield source
-                    return
-                self._damaged.add(checkpoint)
-        raise errors.StoreCorrupt(
-            f"no checkpoint of {self._name} can be used",
-            hint=f"see perdure store verify; start over with: perdure run --fresh --name {self._name}",
-        )
-
-    def _candidates(self, database: Database, repository: Repository) -> tuple[CheckpointId, ...]:
-        wanted, known = self._wanted, database.get(self._name)
-        if wanted.fresh or wanted.adopt is not None:
-            return ()
-        if wanted.origin is None and known is not None and known.state in ENDED:
-            newest = lives.latest(repository, self._name)
-            if newest is None or newest.epoch <= known.epoch:
-                # The store may not have been told: it was away when the workload ended.
-                self._voice.say(f"{self._name} {known.state.value} before ({known.reason}): starting it anew")
-                return ()
-        return resume.candidates(repository, self._name, wanted.origin)
-
-    def _require_same(self, manifest: model.Manifest) -> None:
-        if self._wanted.command:
-            naming.require_same(
-                self._name, manifest.command, manifest.working_directory, self._wanted.command, self._wanted.working_directory
-            )
-
-    @contextlib.contextmanager
-    def _folder(self, database: Database, manifest: model.Manifest) -> Iterator[Path]:
-        """Yield a private folder that has room for the files of `manifest`; it goes with the block, or with the next run."""
-        staged = engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._folders)
-        operation = database.begin(
-            Operation(
-                number=0, workload=self._name, kind="restore", began_ns=time.time_ns(), staging=str(staged), boot_id=machine.boot_id()
-            )
-        )
-        try:
-            engine.make_folder(staged)
-            yield staged
-        finally:
-            staging.remove(staged)
-            database.end(operation)
-
-    def _begin(self, repository: Repository, where: place.Place, source: Source | None) -> HeldLife:
+    def _begin(self, repository: Repository, where: place.Place, source: Source | None, damaged: set[CheckpointId]) -> HeldLife:
         told: set[int] = set()
 
         def waiting(life: model.Life | None, left_s: float) -> None:
@@ -306,7 +211,7 @@ class _Beginning:
             newer = [
                 one for one in repository.checkpoints(self._name) if one.epoch == source.id.epoch and one.sequence > source.id.sequence
             ]
-            if newer and newer[-1] not in self._damaged:
+            if newer and newer[-1] not in damaged:
                 held.end(LifeEnd(time.time_ns(), False, None, f"not begun: {newer[-1]} was saved meanwhile"))
                 raise errors.WorkloadBusy(f"{newer[-1]} was saved meanwhile", hint="give the same command again")
         return held

@@ -1,0 +1,97 @@
+"""The checkpoint that a life goes on from: the best one that is whole, taken out of the store. Called by `start`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from perdure import errors
+from perdure.base.proc import machine
+from perdure.checkpoint import staging
+from perdure.model.checkpoint import CheckpointId, Manifest
+from perdure.store import lives
+from perdure.store.repository import Repository
+from perdure.supervisor import engine, naming, resume
+from perdure.supervisor.record import ENDED, Operation
+from perdure.supervisor.resume import Source
+from perdure.supervisor.state import Database
+from perdure.supervisor.voice import Voice
+from perdure.supervisor.wanted import Setup, Wanted
+
+
+class Origin:
+    """Finds where the workload `name` goes on from."""
+
+    def __init__(self, name: str, wanted: Wanted, setup: Setup, *, database: Database, repository: Repository, voice: Voice) -> None:
+        self._name = name
+        self._wanted = wanted
+        self._setup = setup
+        self._database = database
+        self._repository = repository
+        self._voice = voice
+        self.damaged: set[CheckpointId] = set()
+        """Checkpoints that were found to be so."""
+
+    @contextlib.contextmanager
+    def source(self) -> Iterator[Source | None]:
+        """Yield the checkpoint to go on from, taken out of the store for as long as the block runs; None: the workload starts anew."""
+        found = self._candidates()
+        if not found:
+            if self._wanted.must_resume:
+                raise errors.WorkloadMissing(
+                    f"{self._name} has no checkpoint to go on from", hint="perdure store ls shows all; give one with --from"
+                )
+            yield None
+            return
+        for checkpoint in found:
+            manifest = resume.head(self._repository, checkpoint, self._voice)
+            if manifest is None:
+                self.damaged.add(checkpoint)
+                continue
+            self._require_same(manifest)
+            with self._folder(manifest) as folder:
+                source = resume.take_out(self._repository, manifest, folder, self._voice)
+                if source is not None:
+                    yield source
+                    return
+                self.damaged.add(checkpoint)
+        raise errors.StoreCorrupt(
+            f"no checkpoint of {self._name} can be used",
+            hint=f"see perdure store verify; start over with: perdure run --fresh --name {self._name}",
+        )
+
+    def _candidates(self) -> tuple[CheckpointId, ...]:
+        wanted, known = self._wanted, self._database.get(self._name)
+        if wanted.fresh or wanted.adopt is not None:
+            return ()
+        if wanted.origin is None and known is not None and known.state in ENDED:
+            newest = lives.latest(self._repository, self._name)
+            if newest is None or newest.epoch <= known.epoch:
+                # The store may not have been told: it was away when the workload ended.
+                self._voice.say(f"{self._name} {known.state.value} before ({known.reason}): starting it anew")
+                return ()
+        return resume.candidates(self._repository, self._name, wanted.origin)
+
+    def _require_same(self, manifest: Manifest) -> None:
+        if self._wanted.command:
+            naming.require_same(
+                self._name, manifest.command, manifest.working_directory, self._wanted.command, self._wanted.working_directory
+            )
+
+    @contextlib.contextmanager
+    def _folder(self, manifest: Manifest) -> Iterator[Path]:
+        """Yield a private folder that has room for the files of `manifest`; it goes with the block, or with the next run."""
+        staged = engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._setup.folders)
+        operation = self._database.begin(
+            Operation(
+                number=0, workload=self._name, kind="restore", began_ns=time.time_ns(), staging=str(staged), boot_id=machine.boot_id()
+            )
+        )
+        try:
+            engine.make_folder(staged)
+            yield staged
+        finally:
+            staging.remove(staged)
+            self._database.end(operation)

@@ -1,0 +1,45 @@
+"""What `run` and `restore` are asked for, and what there is on this machine to do it with. Called by the command line and `start`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from perdure.checkpoint.criu import locate
+from perdure.checkpoint.preflight import cpu
+from perdure.model.checkpoint import CheckpointId
+from perdure.supervisor import place
+from perdure.supervisor.folders import Folders
+from perdure.supervisor.record import Options, Workload
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for."""
+
+    name: str | None
+    command: tuple[str, ...]
+    """Empty: what is known of the name."""
+    working_directory: str
+    environment: dict[str, str]
+    options: Options | None
+    """None: as it was kept before."""
+    fresh: bool = False
+    origin: CheckpointId | None = None
+    """Go on from this checkpoint; None: from the best one."""
+    must_resume: bool = False
+    """It is an error when there is nothing to go on from."""
+    adopt: int | None = None
+    end_ns: int | None = None
+    metrics: str | None = None
+    """File for Prometheus' node exporter."""
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What there is on this machine."""
+
+    folders: Folders
+    place: Callable[[Workload | None], place.Place]
+    criu: Callable[[], locate.Places]
+    staging: str | None
+    cpu_check: cpu.Check = "features"
