@@ -112,9 +112,9 @@ def load(
     return values
 
 
-_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE", "PERDURE_WORKLOAD"})
+_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE", "PERDURE_EVAL_RUN", "PERDURE_WORKLOAD"})
 """Variables that are not settings: PERDURE_DEBUG shows the traceback of a bug; in a workload, PERDURE_EPOCH_FILE names the file that
-holds its life's epoch, and PERDURE_WORKLOAD is its name."""
+holds its life's epoch, and PERDURE_WORKLOAD is its name; in an evaluation, PERDURE_EVAL_RUN is the run that a process belongs to."""
 
 
 def _read(path: Path, *, required: bool) -> dict[str, str]:
