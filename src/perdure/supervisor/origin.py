@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from perdure import errors
-from perdure.base.proc import machine
+from perdure.base.proc import machine, process
 from perdure.checkpoint import staging
 from perdure.model.checkpoint import CheckpointId, Manifest
 from perdure.store import lives
@@ -86,7 +87,13 @@ class Origin:
         staged = engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._setup.folders)
         operation = self._database.begin(
             Operation(
-                number=0, workload=self._name, kind="restore", began_ns=time.time_ns(), staging=str(staged), boot_id=machine.boot_id()
+                number=0,
+                workload=self._name,
+                kind="restore",
+                began_ns=time.time_ns(),
+                staging=str(staged),
+                boot_id=machine.boot_id(),
+                start_ticks=process.stat(os.getpid()).start_ticks,
             )
         )
         try:

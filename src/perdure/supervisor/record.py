@@ -126,4 +126,5 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     """Root of the tree it works on, by the host."""
     start_ticks: int | None = None
+    """When the root was started; without a root, when the supervisor was."""
     boot_id: str = ""

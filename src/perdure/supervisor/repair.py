@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -26,6 +27,7 @@ from perdure.supervisor.state import Database
 from perdure.supervisor.voice import Voice
 
 _DYING_S = 20.0
+_LOG_BYTES = 64 << 20
 _IMAGES = "images"
 """Folder in a staging folder that CRIU writes to, or reads from."""
 
@@ -64,6 +66,8 @@ def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool
     run_id = ""
     if operation.staging is not None:
         _end_criu(f"{operation.staging}/{_IMAGES}", patience_s=_DYING_S if is_adopted else 0.0)
+        if operation.kind == "restore" and operation.boot_id == boot_id:
+            _end_half_restored(os.path.join(operation.staging, "criu", "restore.log"), operation.start_ticks or 0)
     if operation.staging is not None and os.path.isdir(operation.staging):
         run_id = run.read_run_id(os.path.join(operation.staging, "criu", "dump.log"))
         netlock.release(run_id)
@@ -90,6 +94,22 @@ def _end_criu(images: str, *, patience_s: float) -> None:
                     select.select([descriptor], [], [], _DYING_S)
             finally:
                 os.close(descriptor)
+
+
+def _end_half_restored(log_path: str, not_before_ticks: int) -> None:
+    """End the tree that a CRIU was bringing back when it was ended, by what its log says: it is nobody's child, and waits or runs on."""
+    try:
+        with open(log_path, "rb") as handle:
+            said = handle.read(_LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return
+    for found in re.findall(r"PID: real (\d+) virt 1$", said, re.MULTILINE):
+        with contextlib.suppress(errors.ProcessGone):
+            pid = int(found)
+            ticks = process.stat(pid).start_ticks
+            # An older process, or one that is no first of a namespace, has the number of one that is gone.
+            if ticks >= not_before_ticks and process.status(pid).namespace_pids[1:] == (1,):
+                _end(Tree(pid, ticks))
 
 
 def _end_tree(record: Workload, boot_id: str, voice: Voice, adopting: int | None) -> None:
