@@ -258,7 +258,12 @@ RIGGED = {
     "the unmanaged side was held back": (
         "two-changes",
         lambda: stand(each_run(unmanaged=lambda run: {"command": ("nice", "-n", "19", *run.command)})),
-        "pair 0 ran 'nice -n 19 python3 train.py' and 'perdure run --every 10m -- python3 train.py'",
+        "pair 0: the unmanaged side ran behind 'nice -n 19'",
+    ),
+    "the managed side had processors of its own": (
+        "two-changes",
+        lambda: stand(each_run(managed=lambda run: {"command": ("taskset", "-c", "0-31", *run.command)})),
+        "pair 0: the managed side ran behind 'taskset -c 0-31 perdure run --every 10m --'",
     ),
     "managed had more GPUs": ("two-changes", lambda: stand(each_run(managed=lambda run: {"gpus": 8})), "GPUs: 4 unmanaged, 8 managed"),
     "managed had more memory": ("two-changes", lambda: stand(each_run(managed=environment(memory_bytes=1 << 39))), "memory"),
@@ -396,6 +401,37 @@ def test_pairs_on_two_hosts_need_a_measured_offset():
 
     assert "nobody measured the offset" in check(other_host(0.0))["different-clocks"].evidence
     assert not check(other_host(0.003))["different-clocks"].flagged
+
+
+def test_places_of_a_runs_own_are_the_same_command():
+    planned = with_plan(command=("python3", "train.py", "--out={scratch}/out"))
+    runs = tuple(
+        change(run, command=(*launcher, "python3", "train.py", f"--out=/e/runs/{run.id}/scratch/out"))
+        for run in clean()
+        for launcher in [("/opt/bin/python3", "-P", "-m", "perdure", "run", "--name", "w", "--") if run.arm is Arm.MANAGED else ()]
+    )
+    assert not flagged(stand(runs, plan=planned))
+    other = tuple(change(run, command=(*run.command[:-1], "--out=/tmp")) for run in runs)
+    assert flagged(stand(other, plan=planned)) == {"nobody-runs-it"}
+
+
+def test_a_fault_that_could_not_be_injected_is_missing():
+    def rewrite(event):
+        late = event.kind in (EventKind.FAULT_INJECTED, EventKind.FAULT_PLANNED) and event.value == 71
+        if late and event.kind is EventKind.FAULT_INJECTED:
+            return [change(event, kind=EventKind.FAULT_PLANNED, data=event.data | {"failed": "it had ended"})]
+        return [event]
+
+    found = check(stand(each_run(managed=events(rewrite))))["other-faults"]
+    assert found.evidence.startswith("managed-0: 2 planned, 1 injected")
+
+
+def test_a_time_limit_strikes_by_the_clock():
+    faults = ((30, FaultKind.TIME_LIMIT), (71, FaultKind.NODE_LOST))
+    other = ((45, FaultKind.TIME_LIMIT), (71, FaultKind.NODE_LOST))
+    runs = tuple(theirs if theirs.arm is Arm.MANAGED else ours for ours, theirs in zip(clean(faults), clean(other), strict=True))
+    limits = change(PLAN.faults, kinds=(FaultKind.TIME_LIMIT, FaultKind.NODE_LOST), time_limit_s=60.0)
+    assert not check(stand(runs, plan=change(PLAN, faults=limits)))["other-faults"].flagged
 
 
 def test_long_evidence_is_counted():

@@ -103,6 +103,17 @@ def test_what_was_never_done_or_does_not_say_has_a_reason():
     assert [each.code for each in costs(msgspec.structs.replace(run, events=(*run.events, *events)))] == ["not-done", "no-stop", "not-done"]
 
 
+def test_a_failed_checkpoint_counts_as_standing_still_and_tells_no_pace():
+    run = play(Script(), Arm.MANAGED)
+    failed = (Event(51.5, EventKind.CHECKPOINT_BEGUN), Event(52.5, EventKind.CHECKPOINT_DONE, None, {"failed": "no space"}))
+    run = msgspec.structs.replace(run, events=(*run.events, *failed))
+    assert [each.code for each in costs(run)] == ["not-done"]
+    read = course.read(run)
+    assert sum(each.stopped_s for each in read.stretches) == pytest.approx(1.0)
+    assert sum(each.known for each in read.stretches) == 98
+    assert read.pace_s() == pytest.approx(2.0)
+
+
 def test_a_checkpoint_that_a_fault_broke_off_ends_there():
     run = play(Script(faults=KILL), Arm.MANAGED)
     fault_s = next(each.at_s for each in run.events if each.kind is EventKind.FAULT_INJECTED)

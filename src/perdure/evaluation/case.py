@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -12,6 +13,8 @@ from perdure.evaluation.plan import Plan
 from perdure.evaluation.standing import Standing
 from perdure.model.evaluation import Arm, MeasureResult, Mistake, Run
 
+_OWN_PLACE = re.compile(r"\\\{[a-z_]+\\\}")
+"""As `re.escape` writes it."""
 _SHOWN = 3
 """So many findings of one kind are written out; the rest is counted."""
 
@@ -49,6 +52,21 @@ def gather(standing: Standing, measures: Sequence[MeasureResult]) -> Case:
     """Arrange an evaluation whose measures are computed."""
     counted = sorted((run for run in standing.log.runs if courses.counts(run)), key=lambda run: run.begun_unix_s)
     return Case(standing=standing, measures=tuple(measures), courses=tuple(courses.read(run) for run in counted))
+
+
+def around(command: tuple[str, ...], core: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return what stands before `core` at the end of `command`, None when it does not end with it.
+
+    A word of the plan may hold a name in braces: it stands for a place of each run's own.
+    """
+    before, behind = command[: len(command) - len(core)], command[len(command) - len(core) :]
+    if len(command) < len(core) or not all(_is_word(one, other) for one, other in zip(behind, core, strict=True)):
+        return None
+    return before
+
+
+def _is_word(word: str, planned: str) -> bool:
+    return word == planned or bool(re.fullmatch(_OWN_PLACE.sub(".*", re.escape(planned)), word, re.DOTALL))
 
 
 def verdict(code: str, title: str, problems: Sequence[str], clear: str) -> Mistake:

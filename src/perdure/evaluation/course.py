@@ -33,6 +33,8 @@ class Stretch(msgspec.Struct, frozen=True):
     """Time in it during which the workload stood still for a checkpoint."""
     disturbed: bool = False
     """A checkpoint was in progress during part of it."""
+    known: bool = True
+    """How long it stood still is measured; else all of a checkpoint that failed or does not say counts as standing still."""
 
     @property
     def working_s(self) -> float:
@@ -134,8 +136,8 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 
     def pace_s(self) -> float | None:
         """Return the seconds of work for one unit of the counter, over the whole run; None where no life signalled twice."""
-        far = sum(each.end - each.start for each in self.stretches)
-        working_s = sum(each.working_s for each in self.stretches)
+        timed = [each for each in self.stretches if each.known]
+        far, working_s = sum(each.end - each.start for each in timed), sum(each.working_s for each in timed)
         return working_s / far if far > 0 and working_s > 0 else None
 
     def counter_at(self, at_s: float) -> float | None:
@@ -223,16 +225,16 @@ def _stretches(events: tuple[Event, ...], checkpoints: tuple[Checkpoint, ...]) -
 
 
 def _stretch(life: int, first: Event, second: Event, checkpoints: tuple[Checkpoint, ...]) -> Stretch:
-    stopped_s, disturbed = 0.0, False
+    stopped_s, disturbed, known = 0.0, False, True
     for each in checkpoints:
         overlap_s = min(each.end_s, second.at_s) - max(each.begun_s, first.at_s)
         if overlap_s < 0 or (overlap_s == 0 and each.end_s > each.begun_s):
             continue
-        disturbed = True
+        disturbed, known = True, known and each.stopped_s is not None
         long_s = each.end_s - each.begun_s
         stood_s = long_s if each.stopped_s is None else each.stopped_s
         stopped_s += min(stood_s, long_s) * (overlap_s / long_s if long_s > 0 else 0.0)
-    return Stretch(life, first.at_s, second.at_s, first.value or 0.0, second.value or 0.0, stopped_s, disturbed)
+    return Stretch(life, first.at_s, second.at_s, first.value or 0.0, second.value or 0.0, stopped_s, disturbed, known)
 
 
 def _checkpoints(events: tuple[Event, ...], end_s: float) -> Iterator[Checkpoint]:
@@ -245,7 +247,7 @@ def _checkpoints(events: tuple[Event, ...], end_s: float) -> Iterator[Checkpoint
         elif event.kind is EventKind.CHECKPOINT_DONE:
             # A log that tells only of the end still tells how long the workload stood still before it.
             begun_s = begun.at_s if begun is not None else event.at_s - (number(event, "stopped_s") or 0.0)
-            yield Checkpoint(begun_s, event, event.at_s)
+            yield Checkpoint(begun_s, None if "failed" in event.data else event, event.at_s)
             begun = None
         elif event.kind is EventKind.FAULT_INJECTED and begun is not None and kind_of(event) in AT_ONCE:
             yield Checkpoint(begun.at_s, None, event.at_s)

@@ -139,8 +139,11 @@ def other_faults(case: Case) -> Mistake:
             problems.append(f"pair {pair[0].run.pair} met {_kinds(one)} unmanaged and {_kinds(other)} managed")
             continue
         for first, second in zip(*(course.interruptions for course in pair), strict=True):
-            if _apart(pair[0], first.fault.value, second.fault.value):
-                problems.append(f"pair {pair[0].run.pair} met {_fault(first.fault)} unmanaged, and {_fault(second.fault)} managed")
+            here, there = _struck_at(pair[0], first.fault), _struck_at(pair[1], second.fault)
+            if first.kind is not FaultKind.TIME_LIMIT and _apart(pair[0], here, there):
+                problems.append(
+                    f"pair {pair[0].run.pair} met {_fault(first.fault, here)} unmanaged, and {_fault(second.fault, there)} managed"
+                )
     injected = sum(len(course.interruptions) for course in case.courses)
     clear = f"{count(injected, 'fault')} as planned, the same in both arms"
     return verdict("other-faults", "faults unlike the schedule", problems, clear)
@@ -186,7 +189,7 @@ def _versions(environment: Environment) -> Iterator[tuple[str, str]]:
 
 
 def _off_plan(course: Course, case: Case) -> Iterator[str]:
-    planned = [event for event in course.events if event.kind is EventKind.FAULT_PLANNED]
+    planned = [event for event in course.events if event.kind is EventKind.FAULT_PLANNED and "failed" not in event.data]
     injected = [each.fault for each in course.interruptions]
     if len(planned) != len(injected):
         yield f"{course.run.id}: {len(planned)} planned, {len(injected)} injected"
@@ -195,10 +198,19 @@ def _off_plan(course: Course, case: Case) -> Iterator[str]:
     if wanted and len(injected) != len(wanted):
         yield f"{course.run.id}: the plan names {count(len(wanted), 'fault')}, {len(injected)} struck"
     for before, after in zip(planned, injected, strict=True):
-        if kind_of(before) is not kind_of(after) or _apart(course, before.value, after.value):
-            yield f"{course.run.id}: planned {_fault(before)}, injected {_fault(after)}"
-        elif kind_of(after) not in case.plan.faults.kinds:
-            yield f"{course.run.id}: the plan names no {_fault(after)}"
+        kind, struck_at = kind_of(after), _struck_at(course, after)
+        # A time limit strikes by the clock, and each arm is where it is then.
+        apart = kind is not FaultKind.TIME_LIMIT and _apart(course, before.value, struck_at)
+        if kind_of(before) is not kind or apart:
+            yield f"{course.run.id}: planned {_fault(before, before.value)}, injected {_fault(after, struck_at)}"
+        elif kind not in case.plan.faults.kinds:
+            yield f"{course.run.id}: the plan names no {_fault(after, struck_at)}"
+
+
+def _struck_at(course: Course, fault: Event) -> float | None:
+    """Return the counter that a fault met; what the event says itself may be where it was meant to strike."""
+    met = course.counter_at(fault.at_s)
+    return fault.value if met is None else met
 
 
 def _apart(course: Course, first: float | None, second: float | None) -> bool:
@@ -209,9 +221,9 @@ def _apart(course: Course, first: float | None, second: float | None) -> bool:
     return abs(first - second) > max(2 * signal, _SHIFT * _reached(course))
 
 
-def _fault(event: Event) -> str:
+def _fault(event: Event, counter: float | None) -> str:
     kind = kind_of(event)
-    return f"{'unnamed' if kind is None else kind.value}" + ("" if event.value is None else f" at {event.value:g}")
+    return f"{'unnamed' if kind is None else kind.value}" + ("" if counter is None else f" at {counter:g}")
 
 
 def _kinds(kinds: Sequence[FaultKind | None]) -> str:

@@ -5,6 +5,7 @@ Called by reports. Pure. Each check is clear or flagged, and says what it saw. `
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -81,7 +82,7 @@ def nobody_runs_it(case: Case) -> Mistake:
     for user, deed in signers.items():
         if work.owner is not None and re.search(rf"(?<!\w){re.escape(user)}(?!\w)", work.owner, re.IGNORECASE):
             problems.append(f"its owner {work.owner!r} is {user}, who {deed}")
-    others = {course.run.id for course in case.courses if not _runs(course.run.command, work.command)}
+    others = {course.run.id for course in case.courses if cases.around(course.run.command, work.command) is None}
     if others:
         problems.append(f"{count(len(others), 'run')} ran another command than the plan names, first {min(others)}")
     return verdict(
@@ -114,7 +115,7 @@ def run_once(case: Case) -> Mistake:
 
 def two_changes(case: Case) -> Mistake:
     """The arms of a pair differ in being managed, and in nothing else: not in command, size, hardware or plan, nor in when they ran."""
-    problems = [found for pair in case.pairs() for found in _differences(*pair)]
+    problems = [found for pair in case.pairs() for found in _differences(*pair, case.plan.workload.command)]
     sides = [[course.run.begun_unix_s for course in case.side(arm)] for arm in Arm]
     if all(len(side) > 1 for side in sides) and (max(sides[0]) < min(sides[1]) or max(sides[1]) < min(sides[0])):
         problems.append("all runs of one arm came before all of the other: whatever changed meanwhile is in the difference")
@@ -138,11 +139,13 @@ def _stops_late(course: Course, each: Interruption) -> Iterator[str]:
         yield f"a recovery of {course.run.id} ends {useful.at_s - first_s:.1f} s after the first signal of progress"
 
 
-def _differences(unmanaged: Course, managed: Course) -> Iterator[str]:
+def _differences(unmanaged: Course, managed: Course, planned: tuple[str, ...]) -> Iterator[str]:
     one, other = unmanaged.run, managed.run
-    core = one.command
-    if not _runs(other.command, core):
-        yield f"pair {one.pair} ran {' '.join(core)!r} and {' '.join(other.command)!r}"
+    slowed, managing = (cases.around(run.command, planned) or () for run in (one, other))
+    if slowed:
+        yield f"pair {one.pair}: the unmanaged side ran behind {' '.join(slowed)!r}"
+    if managing and not _is_perdure(managing):
+        yield f"pair {one.pair}: the managed side ran behind {' '.join(managing)!r}"
     here, there = one.environment, other.environment
     for name, first, second in (
         ("nodes", one.nodes, other.nodes),
@@ -158,9 +161,12 @@ def _differences(unmanaged: Course, managed: Course) -> Iterator[str]:
             yield f"pair {one.pair} differs in {name}: {first} unmanaged, {second} managed"
 
 
-def _runs(command: tuple[str, ...], core: tuple[str, ...]) -> bool:
-    """Tell whether `command` is `core`, or Perdure's command line around it."""
-    return command[len(command) - len(core) :] == core if len(command) >= len(core) else False
+def _is_perdure(words: tuple[str, ...]) -> bool:
+    """Tell whether a command begins with Perdure's, by its own name or as a module of Python."""
+    if os.path.basename(words[0]) == "perdure":
+        return True
+    module = words.index("-m") if "-m" in words else len(words)
+    return words[module + 1 : module + 2] == ("perdure",) and all(word.startswith("-") for word in words[1:module])
 
 
 def _listed(names: set[str]) -> str:
