@@ -75,9 +75,13 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "Did it pay: plan, run both ways, break both, report.",
         {
             "init": "perdure.cli.eval_init:init",
+            "baseline": "perdure.cli.eval_baseline:baseline",
             "lock": "perdure.cli.eval_lock:lock",
             "amend": "perdure.cli.eval_amend:amend",
+            "run": "perdure.cli.eval_run:run",
+            "inject": "perdure.cli.eval_inject:inject",
             "report": "perdure.cli.eval_report:report",
+            "coldstart": "perdure.cli.eval_coldstart:coldstart",
             "status": "perdure.cli.eval_status:status",
         },
     ),

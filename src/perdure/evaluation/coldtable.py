@@ -11,11 +11,11 @@ from typing import Literal
 
 import msgspec
 
-from perdure.model.evaluation import Event, EventKind, Run
+from perdure.model.evaluation import Arm, Event, EventKind, Run
 from perdure.stats import line
 from perdure.stats.line import Line
 
-Side = Literal["native", "restore"]
+Side = Literal["native", "restore", "first life"]
 Answers = Literal["same", "different", "not asked"]
 
 
@@ -109,7 +109,7 @@ def _cold_run(run: Run) -> ColdRun:
     data = {} if begun is None else begun.data
     return ColdRun(
         run=run.id,
-        side="restore" if begun is not None and begun.kind is EventKind.RESTARTED else "native",
+        side=_side(run, begun),
         cache=str(data.get("cache", "unknown")),
         ready_s=_since(begun, _first(run.events, EventKind.READY)),
         restored_s=_since(begun, _first(run.events, EventKind.RESTORED)),
@@ -120,6 +120,12 @@ def _cold_run(run: Run) -> ColdRun:
         host=run.environment.host,
         memory_bytes=run.environment.memory_bytes,
     )
+
+
+def _side(run: Run, begun: Event | None) -> Side:
+    if begun is not None and begun.kind is EventKind.RESTARTED:
+        return "restore"
+    return "first life" if run.arm is Arm.MANAGED else "native"
 
 
 def _answers(ended: Event | None) -> Answers:

@@ -1,0 +1,276 @@
+"""Two clocks that end at the same state: a native start from launch to ready, and a restore from the command to ready, by the same probe.
+
+Called by `perdure eval coldstart`. The workload's own recipe is used as it is. First come the native starts, since they write in the folder
+that a restored life goes on in; then one life under `perdure run` is brought to ready, asked, saved and killed, and that one checkpoint is
+restored again and again. Every start is recorded in `runs.jsonl`, also the first of all, which only fills the page cache and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from perdure import errors
+from perdure.evaluation import arms, canonical, environment, folder, page_cache, places, ready
+from perdure.evaluation.arms import Listener
+from perdure.evaluation.folder import Folder
+from perdure.evaluation.places import Places
+from perdure.evaluation.plan import Plan, Ready
+from perdure.evaluation.ready import Answer
+from perdure.evaluation.runs import Recorder
+from perdure.evaluation.watched import Watched
+from perdure.model.evaluation import Arm, Event, EventKind, Run
+
+Cache = Literal["cold", "warm"]
+PREFIX = "coldstart-"
+OUTPUT = "output.log"
+_PRIMING = "it only filled the page cache, so that the warm starts after it are warm"
+_FIRST_LIFE = "it made the checkpoint: a first life under perdure run, neither a native start nor a restore"
+_CHECKPOINT_S = 7200.0
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """The checkpoint that all restores bring back, where it lies, and what the workload answered before it."""
+
+    id: str
+    logical_bytes: int
+    stored_bytes: int
+    answers: tuple[Answer, ...]
+    places: Places
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """One start to be made: native, the first life under Perdure (`saved` is None), or a restore."""
+
+    id: str
+    arm: Arm
+    repetition: int
+    cache: Cache
+    saved: Saved | None = None
+    excluded: str | None = None
+
+
+class Bench:
+    """Makes the starts of one evaluation, which is locked; the caller is the only one `at_work`.
+
+    `given` is the environment that the workload is started in; `clock` counts seconds from the begin. Raises `errors.UsageError` for a plan
+    that does not say when the workload is ready.
+    """
+
+    def __init__(self, there: Folder, plan: Plan, given: Mapping[str, str], clock: Callable[[], float]) -> None:
+        if plan.workload.ready is None:
+            raise errors.UsageError("the plan does not say when the workload is ready", hint="write workload.ready, with an amendment")
+        self._ready: Ready = plan.workload.ready
+        self._folder = there
+        self._plan = plan
+        self._given = given
+        self._clock = clock
+        self._environment = environment.read(plan)
+        self._next = 1 + max((_number(name) for name in folder.raw_ids(there)), default=0)
+
+    def measure(self, repetitions: int, caches: tuple[Cache, ...], tell: Callable[[str], None]) -> tuple[Run, ...]:
+        """Make all starts, record each, and return them. `tell` is told what begins.
+
+        Raises `errors.CheckpointFailed` when the workload cannot be saved, and what starting and recording raise; what was recorded until
+        then stays.
+        """
+        made: list[Run] = []
+        for start in self._natives(repetitions, caches):
+            tell(f"native start, {start.cache} page cache")
+            made.append(self._record(start)[0])
+        tell("a first life under perdure run, to be saved")
+        run, saved = self._record(self._start(Arm.MANAGED, 0, "warm", excluded=_FIRST_LIFE))
+        made.append(run)
+        if saved is None:
+            raise errors.CheckpointFailed(f"{run.id} was not saved: {run.excluded}", hint=f"see {self._folder.raw / run.id}")
+        try:
+            for repetition in range(1, repetitions + 1):
+                for cache in caches:
+                    tell(f"restore, {cache} page cache")
+                    made.append(self._record(self._start(Arm.MANAGED, repetition, cache, saved=saved))[0])
+        finally:
+            for left in (saved.places.state, saved.places.run_dir):
+                shutil.rmtree(left, ignore_errors=True)
+        return tuple(made)
+
+    def _natives(self, repetitions: int, caches: tuple[Cache, ...]) -> Iterable[Start]:
+        yield self._start(Arm.UNMANAGED, 0, "warm", excluded=_PRIMING)
+        for repetition in range(1, repetitions + 1):
+            for cache in caches:
+                yield self._start(Arm.UNMANAGED, repetition, cache)
+
+    def _start(self, arm: Arm, repetition: int, cache: Cache, *, saved: Saved | None = None, excluded: str | None = None) -> Start:
+        number, self._next = self._next, self._next + 1
+        side = "native" if arm is Arm.UNMANAGED else "first-life" if saved is None else "restore"
+        name = f"{PREFIX}{number:04d}-{side}-{cache}"
+        return Start(id=name, arm=arm, repetition=repetition, cache=cache, saved=saved, excluded=excluded)
+
+    def _record(self, start: Start) -> tuple[Run, Saved | None]:
+        """Make a start and record it; returns the checkpoint of a first life beside it."""
+        raw = folder.make_raw(self._folder, start.id)
+        there = places.of(raw, start.id) if start.saved is None else start.saved.places
+        recorder = Recorder(raw, self._head(start))
+        saved, failure = None, None
+        answers: tuple[Answer, ...] = ()
+        if start.saved is None:
+            self._set_up(there)
+        listener = Listener(there.events)
+        list(listener.poll())  # what earlier lives said
+        if start.cache == "cold" and not page_cache.drop():
+            raise errors.EnvironmentUnfit("the page cache cannot be emptied here", hint="measure warm starts alone: --cache warm")
+        is_ready = ready.probe(_expanded(self._ready, there), raw / OUTPUT, self._working_directory)
+        self._say_begun(start, recorder)
+        life = Watched(
+            self._command(start.arm, there),
+            working_directory=self._working_directory,
+            environment=arms.environment(start.arm, there, start.id, self._given),
+            log=raw / OUTPUT,
+        )
+        try:
+            failure = self._until_ready(life, recorder, listener, is_ready)
+            if failure is None:
+                answers = ready.ask(self._plan.workload.requests)
+                if start.arm is Arm.MANAGED and start.saved is None:
+                    saved, failure = self._save(start, recorder, there, answers)
+        finally:
+            life.close()
+        verdict = _compared(start, answers)
+        data = {"exit_status": life.exit_status, "completed": False, "answers": verdict, "got": msgspec.to_builtins(answers)}
+        recorder.event(Event(self._clock(), EventKind.ENDED, None, data))
+        run = msgspec.structs.replace(recorder.close(finished=True), excluded=failure or start.excluded)
+        folder.append_run(self._folder, run)
+        return run, saved
+
+    @property
+    def _working_directory(self) -> str:
+        return self._plan.workload.working_directory or "."
+
+    def _head(self, start: Start) -> Run:
+        return Run(
+            id=start.id,
+            arm=start.arm,
+            pair=start.repetition,
+            repetition=start.repetition,
+            node=self._environment.host,
+            nodes=1,
+            gpus=self._plan.workload.gpus,
+            begun_unix_s=time.time(),
+            environment=self._environment,
+            command=self._plan.workload.command,
+            events=(),
+            plan_hash=canonical.hash_for(self._plan, "coldstart"),
+            purpose="coldstart",
+        )
+
+    def _command(self, arm: Arm, there: Places) -> tuple[str, ...]:
+        """Return the command of a side; nothing but the one checkpoint is made, whatever the plan's interval is."""
+        options = _without_interval(self._plan.arms.managed_options)
+        arms_table = msgspec.structs.replace(self._plan.arms, managed_options=(*options, "--every", "never"))
+        return arms.command(msgspec.structs.replace(self._plan, arms=arms_table), arm, there)
+
+    def _set_up(self, there: Places) -> None:
+        there.scratch.mkdir(mode=0o700, exist_ok=True)
+        setup = tuple(there.expand(word) for word in self._plan.workload.setup)
+        if not setup:
+            return
+        try:
+            done = subprocess.run(setup, cwd=self._working_directory, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        except OSError as error:
+            raise errors.CommandMissing(f"workload.setup: {setup[0]}: {error.strerror}", hint="correct workload.setup") from error
+        if done.returncode:
+            raise errors.EnvironmentUnfit(f"workload.setup ended with {done.returncode}", hint="see what it says when run by hand")
+
+    def _say_begun(self, start: Start, recorder: Recorder) -> None:
+        data: dict[str, object] = {"cache": start.cache}
+        kind = EventKind.LAUNCHED
+        if start.saved is not None:
+            kind = EventKind.RESTARTED
+            data |= {
+                "how": "restore",
+                "checkpoint": start.saved.id,
+                "logical_bytes": start.saved.logical_bytes,
+                "stored_bytes": start.saved.stored_bytes,
+            }
+        recorder.event(Event(self._clock(), kind, None, data))
+
+    def _until_ready(self, life: Watched, recorder: Recorder, listener: Listener, is_ready: Callable[[], bool]) -> str | None:
+        """Wait until the probe passes and note when; returns why it never did, or None."""
+
+        def is_met() -> bool:
+            for said in listener.poll():
+                if said.phase == "running" and said.text:
+                    recorder.event(
+                        Event(self._clock() - (time.time_ns() - said.at_ns) / 1e9, EventKind.RESTORED, None, {"from": said.text})
+                    )
+            if not is_ready():
+                return False
+            recorder.event(Event(self._clock(), EventKind.READY))
+            return True
+
+        if life.wait(is_met, patience_s=self._ready.timeout_s):
+            return None
+        if life.is_over:
+            return f"it ended with {life.exit_status} before it was ready"
+        return f"it was not ready within {self._ready.timeout_s:g} s by the {self._ready.kind} probe"
+
+    def _save(self, start: Start, recorder: Recorder, there: Places, answers: tuple[Answer, ...]) -> tuple[Saved | None, str | None]:
+        """Save the first life by our own command; returns the checkpoint, or why there is none."""
+        recorder.event(Event(self._clock(), EventKind.CHECKPOINT_BEGUN))
+        done = subprocess.run(
+            (sys.executable, "-P", "-m", "perdure", "checkpoint", arms.WORKLOAD, "--json"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=arms.environment(start.arm, there, start.id, self._given),
+            timeout=_CHECKPOINT_S,
+            check=False,
+        )
+        if done.returncode:
+            return None, f"it could not be saved: {_last_words(done.stderr)}"
+        document = msgspec.json.decode(done.stdout)
+        saved = Saved(str(document["id"]), int(document["logical_bytes"]), int(document["stored_bytes"]), answers, there)
+        sizes = {name: document[name] for name in ("id", "stopped_s", "logical_bytes", "stored_bytes", "new_bytes")}
+        recorder.event(Event(self._clock(), EventKind.CHECKPOINT_DONE, None, sizes))
+        return saved, None
+
+
+def _expanded(wanted: Ready, there: Places) -> Ready:
+    """Return the probe with the run's own folder filled in."""
+    path = None if wanted.path is None else there.expand(wanted.path)
+    return msgspec.structs.replace(wanted, path=path, command=tuple(there.expand(word) for word in wanted.command))
+
+
+def _compared(start: Start, answers: tuple[Answer, ...]) -> str:
+    if start.saved is None or not start.saved.answers:
+        return "not asked"
+    return "same" if answers == start.saved.answers else "different"
+
+
+def _number(name: str) -> int:
+    """Return the number in the id of a start, 0 for another run."""
+    digits = name.removeprefix(PREFIX).partition("-")[0] if name.startswith(PREFIX) else ""
+    return int(digits) if digits.isdigit() else 0
+
+
+def _without_interval(options: tuple[str, ...]) -> tuple[str, ...]:
+    kept, is_value = [], False
+    for option in options:
+        if is_value or option == "--every":
+            is_value = option == "--every" and not is_value
+        elif not option.startswith("--every="):
+            kept.append(option)
+    return tuple(kept)
+
+
+def _last_words(said: bytes) -> str:
+    """Return the message of an error document, else the last line."""
+    last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    with contextlib.suppress(msgspec.DecodeError, KeyError, TypeError):
+        return str(msgspec.json.decode(last)["error"]["message"])
+    return last
