@@ -31,7 +31,8 @@ def collect(plan: Plan, log: RunLog) -> tuple[BaselineRun, ...]:
             id=run.id,
             node=run.node,
             sha256=hashlib.sha256(line).hexdigest(),
-            duration_s=_between(run, EventKind.LAUNCHED, EventKind.ENDED),
+            # A run that faults were injected into says nothing of how long the workload takes.
+            duration_s=None if _is_disturbed(run) else _between(run, EventKind.LAUNCHED, EventKind.ENDED),
             ready_s=_between(run, EventKind.LAUNCHED, EventKind.READY),
         )
         for run, line in zip(log.runs, log.raw_lines, strict=True)
@@ -108,6 +109,10 @@ def _stated(plan: Plan, counted: tuple[BaselineRun, ...]) -> Iterator[Lack]:
             yield Lack(
                 "baseline", f"baseline.measured.{key}", f"{figure:g} is not what the runs say: {seen}", "let perdure eval baseline write it"
             )
+
+
+def _is_disturbed(run: Run) -> bool:
+    return any(event.kind is EventKind.FAULT_INJECTED for event in run.events)
 
 
 def _between(run: Run, first: EventKind, last: EventKind) -> float | None:
