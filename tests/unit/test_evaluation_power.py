@@ -164,6 +164,17 @@ def test_runs_needed_by_the_spread_seen():
     assert power.runs_needed([bound(values, at=12), bound(values, at=10.5)], 0.90) == power.runs_needed([bound(values, at=10.5)], 0.90)
 
 
+def test_what_is_extrapolated_shows_its_formula_and_inputs():
+    values = [8.0, 9.0, 10.0, 11.0, 12.0]
+    share = statistics.NormalDist().cdf(2 / statistics.stdev(values))
+    assert power.explain([bound(values, at=12)]) == (
+        f"{power.FORMULA}; at_most: median 10, threshold 12, standard deviation 1.581, p = {share:.4f}"
+    )
+    assert "(all by their logarithms), p = 1.0000" in power.explain([bound([1.0, 1.0], at=2, name="ratio_at_most")])
+    assert not power.explain([bound([3.0])])
+    assert not power.explain([])
+
+
 def test_ratios_are_judged_by_their_logarithms():
     ratios = [0.25, 0.5, 1.0, 2.0, 4.0]
     logs = [math.log(each) for each in ratios]

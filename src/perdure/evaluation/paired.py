@@ -16,7 +16,7 @@ import msgspec
 from perdure.evaluation import power
 from perdure.evaluation.plan import Plan
 from perdure.model.advice import Interval
-from perdure.model.evaluation import Arm, MeasureKind, MeasureResult, Outcome, Point, Threshold, Unmeasured
+from perdure.model.evaluation import Arm, MeasureKind, MeasureResult, Outcome, Point, Unmeasured
 from perdure.stats import paired as medians
 
 _BACKWARD = frozenset({MeasureKind.UTILISATION})
@@ -79,6 +79,7 @@ def compare(definition: Definition, values: Values, plan: Plan) -> MeasureResult
     pairing = pair(points)
     lost = definition.kind in _NOT_RECOVERED and any(each.code == "never-recovered" and each.arm is Arm.MANAGED for each in unmeasured)
     partners = _without_partner(points)
+    bounds = () if threshold is None else power.criteria(threshold, pairing)
     return MeasureResult(
         kind=definition.kind,
         unit=definition.unit,
@@ -90,8 +91,9 @@ def compare(definition: Definition, values: Values, plan: Plan) -> MeasureResult
         ratio=None if pairing.ratios is None else _median(pairing.ratios),
         ratio_interval=None if pairing.ratios is None else medians.median_interval(pairing.ratios, level),
         threshold=threshold,
-        outcome=None if threshold is None else _judge(threshold, pairing, level, lost=lost),
-        runs_needed=None if threshold is None else power.runs_needed(power.criteria(threshold, pairing), level),
+        outcome=None if threshold is None else _judge(bounds, level, lost=lost),
+        runs_needed=power.runs_needed(bounds, level),
+        runs_needed_by=power.explain(bounds),
         includes=definition.includes,
         pairs=len(pairing.differences),
         method=method(level),
@@ -134,8 +136,8 @@ def nearest_rank(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
 
 
-def _judge(threshold: Threshold, pairing: Pairing, level: float, *, lost: bool) -> Outcome:
-    outcomes = {power.judge(each, level) for each in power.criteria(threshold, pairing)}
+def _judge(bounds: Sequence[power.Criterion], level: float, *, lost: bool) -> Outcome:
+    outcomes = {power.judge(each, level) for each in bounds}
     if Outcome.FAIL in outcomes:
         return Outcome.FAIL
     # What never came back has no value that could enter a median: no median of the rest passes.

@@ -13,10 +13,9 @@ from perdure.model.evaluation import Arm, Outcome, Threshold
 from perdure.stats import paired as medians
 
 FORMULA = (
-    "smallest n for which the interval of n pairs lies on one side of the threshold with probability 0.8, when a pair lies there with "
-    "probability Φ(|median − threshold| / standard deviation), both as seen (ratios by their logarithms)"
+    "extrapolated: the smallest number of pairs whose interval lies on one side of the threshold with probability 0.8, when one pair lies "
+    "there with probability p = Φ(|median − threshold| / standard deviation)"
 )
-"""How `runs_needed` is extrapolated; its inputs are the points."""
 
 
 class Values(Protocol):
@@ -72,20 +71,49 @@ def judge(criterion: Criterion, level: float) -> Outcome:
 def runs_needed(bounds: Sequence[Criterion], level: float) -> int | None:
     """Return how many pairs tell all bounds from noise with 80 % power, given the median and the spread seen.
 
-    Extrapolated by `FORMULA`, as if values were normal around their median. None when it cannot be said: fewer than two pairs, a median on
+    Extrapolated by `FORMULA`, as if values were normal around their median (ratios by their logarithms). None when it cannot be said: fewer than two pairs, a median on
     the bound, or more than a million pairs.
     """
     needed = [_needed(each, level) for each in bounds]
     return max((count for count in needed if count is not None), default=None) if None not in needed else None
 
 
+def explain(bounds: Sequence[Criterion]) -> str:
+    """Return the formula of `runs_needed` with its inputs, '' without any."""
+    inputs = [
+        f"{each.name}: median {seen.median:.4g}, threshold {seen.bound:.4g}, standard deviation {seen.spread:.4g}{seen.scale}, p = {seen.share:.4f}"
+        for each in bounds
+        if (seen := _seen(each)) is not None
+    ]
+    return f"{FORMULA}; {'; '.join(inputs)}" if inputs else ""
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What the values of a criterion say, on the scale on which their spread is even."""
+
+    median: float
+    bound: float
+    spread: float
+    scale: str
+
+    @property
+    def share(self) -> float:
+        """Probability that one pair lies on the side of the threshold on which the median lies."""
+        distance = abs(self.median - self.bound)
+        if distance == 0:
+            return 0.5
+        return 1.0 if self.spread == 0 else statistics.NormalDist().cdf(distance / self.spread)
+
+
 def _needed(criterion: Criterion, level: float) -> int | None:
-    values, bound = criterion.values, criterion.bound
+    seen = _seen(criterion)
+    return None if seen is None else medians.pairs_needed(seen.share, level)
+
+
+def _seen(criterion: Criterion) -> _Seen | None:
+    values, bound, scale = criterion.values, criterion.bound, ""
     if len(values) < 2:
         return None
     if criterion.name == "ratio_at_most" and bound > 0 and min(values) > 0:
-        values, bound = tuple(math.log(value) for value in values), math.log(bound)
-    distance, spread = abs(statistics.median(values) - bound), statistics.stdev(values)
-    if distance == 0:
-        return None
-    return medians.pairs_needed(1.0 if spread == 0 else statistics.NormalDist().cdf(distance / spread), level)
+        values, bound, scale = tuple(math.log(value) for value in values), math.log(bound), " (all by their logarithms)"
+    return _Seen(statistics.median(values), bound, statistics.stdev(values), scale)

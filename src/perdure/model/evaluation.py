@@ -210,6 +210,8 @@ class MeasureResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None
     runs_needed: int | None
     """Pairs that would tell the threshold from noise with 80 % power, given the spread seen; None: it cannot be said."""
+    runs_needed_by: str = ""
+    """How `runs_needed` was extrapolated: the formula, and its inputs."""
     includes: str
     """What the value contains, in words."""
     worst: float | None = None
