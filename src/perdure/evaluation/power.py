@@ -71,20 +71,17 @@ def judge(criterion: Criterion, level: float) -> Outcome:
 def runs_needed(bounds: Sequence[Criterion], level: float) -> int | None:
     """Return how many pairs tell all bounds from noise with 80 % power, given the median and the spread seen.
 
-    Extrapolated by `FORMULA`, as if values were normal around their median (ratios by their logarithms). None when it cannot be said: fewer than two pairs, a median on
-    the bound, or more than a million pairs.
+    Extrapolated by `FORMULA`, as if values were normal around their median, ratios by their logarithms. None when it cannot be said: fewer
+    than two pairs, a median on the bound, or more than a million pairs.
     """
     needed = [_needed(each, level) for each in bounds]
-    return max((count for count in needed if count is not None), default=None) if None not in needed else None
+    known = [count for count in needed if count is not None]
+    return max(known, default=None) if len(known) == len(needed) else None
 
 
 def explain(bounds: Sequence[Criterion]) -> str:
     """Return the formula of `runs_needed` with its inputs, '' without any."""
-    inputs = [
-        f"{each.name}: median {seen.median:.4g}, threshold {seen.bound:.4g}, standard deviation {seen.spread:.4g}{seen.scale}, p = {seen.share:.4f}"
-        for each in bounds
-        if (seen := _seen(each)) is not None
-    ]
+    inputs = [f"{each.name}: {seen.describe()}" for each in bounds if (seen := _seen(each)) is not None]
     return f"{FORMULA}; {'; '.join(inputs)}" if inputs else ""
 
 
@@ -103,6 +100,11 @@ class _Seen(msgspec.Struct, frozen=True):
         if distance == 0:
             return 0.5
         return 1.0 if self.spread == 0 else statistics.NormalDist().cdf(distance / self.spread)
+
+    def describe(self) -> str:
+        """Return the inputs of the formula."""
+        figures = f"median {self.median:.4g}, threshold {self.bound:.4g}, standard deviation {self.spread:.4g}"
+        return f"{figures}{self.scale}, p = {self.share:.4f}"
 
 
 def _needed(criterion: Criterion, level: float) -> int | None:

@@ -43,8 +43,9 @@ def median_interval(values: Sequence[float], level: float) -> Interval | None:
         return None
     rank, weight = _position(count, level)
     ordered = np.sort(np.asarray(values, float))
-    low = (1 - weight) * ordered[rank - 1] + weight * ordered[rank]
-    high = (1 - weight) * ordered[count - rank] + weight * ordered[count - rank - 1]
+    # Written so that equal neighbours give exactly their value: a threshold may be that value.
+    low = ordered[rank - 1] + weight * (ordered[rank] - ordered[rank - 1])
+    high = ordered[count - rank] + weight * (ordered[count - rank - 1] - ordered[count - rank])
     return Interval(float(low), float(high), level)
 
 
