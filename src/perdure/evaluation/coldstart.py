@@ -34,6 +34,8 @@ OUTPUT = "output.log"
 _PRIMING = "it only filled the page cache, so that the warm starts after it are warm"
 _FIRST_LIFE = "it made the checkpoint: a first life under perdure run, neither a native start nor a restore"
 _CHECKPOINT_S = 7200.0
+_VERIFIED_S = 60.0
+"""How long after the first answer the engine may take to say that the workload runs."""
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -55,6 +57,29 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     cache: Cache
     saved: Saved | None = None
     excluded: str | None = None
+
+
+class _Sides:
+    """What is looked at while a start goes on: the probe, and what Perdure tells."""
+
+    def __init__(self, probe: Callable[[], bool], listener: Listener, *, is_restore: bool) -> None:
+        self._probe = probe
+        self._listener = listener
+        self.is_restore = is_restore
+        self.is_ready = False
+        self.is_restored = False
+
+    def look(self, recorder: Recorder, clock: Callable[[], float]) -> _Sides:
+        """Look once, and record what is seen for the first time."""
+        if not self.is_ready and self._probe():
+            self.is_ready = True
+            recorder.event(Event(clock(), EventKind.READY))
+        for said in self._listener.poll():
+            if said.phase == "running" and said.text and not self.is_restored:
+                self.is_restored = True
+                at_s = clock() - (time.time_ns() - said.at_ns) / 1e9
+                recorder.event(Event(at_s, EventKind.RESTORED, None, {"from": said.text}))
+        return self
 
 
 class Bench:
@@ -125,7 +150,8 @@ class Bench:
         list(listener.poll())  # what earlier lives said
         if start.cache == "cold" and not page_cache.drop():
             raise errors.EnvironmentUnfit("the page cache cannot be emptied here", hint="measure warm starts alone: --cache warm")
-        is_ready = ready.probe(_expanded(self._ready, there), raw / OUTPUT, self._working_directory)
+        probe = ready.probe(_expanded(self._ready, there), raw / OUTPUT, self._working_directory)
+        sides = _Sides(probe, listener, is_restore=start.saved is not None)
         self._say_begun(start, recorder)
         life = Watched(
             self._command(start.arm, there),
@@ -134,7 +160,7 @@ class Bench:
             log=raw / OUTPUT,
         )
         try:
-            failure = self._until_ready(life, recorder, listener, is_ready)
+            failure = self._until_ready(life, recorder, sides)
             if failure is None:
                 answers = ready.ask(self._plan.workload.requests)
                 if start.arm is Arm.MANAGED and start.saved is None:
@@ -200,25 +226,20 @@ class Bench:
             }
         recorder.event(Event(self._clock(), kind, None, data))
 
-    def _until_ready(self, life: Watched, recorder: Recorder, listener: Listener, is_ready: Callable[[], bool]) -> str | None:
-        """Wait until the probe passes and note when; returns why it never did, or None."""
+    def _until_ready(self, life: Watched, recorder: Recorder, sides: _Sides) -> str | None:
+        """Wait until the probe passes, and for a restore also until the engine says that it runs; note when.
 
-        def is_met() -> bool:
-            for said in listener.poll():
-                if said.phase == "running" and said.text:
-                    recorder.event(
-                        Event(self._clock() - (time.time_ns() - said.at_ns) / 1e9, EventKind.RESTORED, None, {"from": said.text})
-                    )
-            if not is_ready():
-                return False
-            recorder.event(Event(self._clock(), EventKind.READY))
-            return True
-
-        if life.wait(is_met, patience_s=self._ready.timeout_s):
+        Returns why the probe never passed, or None.
+        """
+        patience_s = self._ready.timeout_s
+        if life.wait(lambda: sides.look(recorder, self._clock).is_ready, patience_s=patience_s):
+            if sides.is_restore:
+                # The engine says so only when the tree is still alive a moment later, which may be after the first answer.
+                life.wait(lambda: sides.look(recorder, self._clock).is_restored, patience_s=_VERIFIED_S)
             return None
         if life.is_over:
             return f"it ended with {life.exit_status} before it was ready"
-        return f"it was not ready within {self._ready.timeout_s:g} s by the {self._ready.kind} probe"
+        return f"it was not ready within {patience_s:g} s by the {self._ready.kind} probe"
 
     def _save(self, start: Start, recorder: Recorder, there: Places, answers: tuple[Answer, ...]) -> tuple[Saved | None, str | None]:
         """Save the first life by our own command; returns the checkpoint, or why there is none."""
