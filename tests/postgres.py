@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: a database cluster in a folder of its own, reached through a Unix socket only.
+"""A real PostgreSQL server for tests: a database cluster in a folder of its own, reached through a Unix socket.
 
 The server refuses to run as root, so for root it runs as `postgres` or `nobody`. It is ended by its process id.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 _LIMIT_S = 60.0
-_PORT = 5432  # names the socket; nothing listens on the network
+_PORT = 5432  # names the socket; nothing listens on the network unless it is asked for
 
 
 def programs() -> Path:
@@ -37,9 +37,14 @@ def _account() -> str | None:
 
 
 class Server:
-    """One server. `start`, `stop`, `kill` and `start` again keep its data; `remove` ends it and deletes its folder."""
+    """One server. `start`, `stop`, `kill` and `start` again keep its data; `remove` ends it and deletes its folder.
 
-    def __init__(self) -> None:
+    With `port`, it also listens there on loopback: a Unix socket to a process outside forbids a checkpoint of its client.
+    """
+
+    def __init__(self, port: int | None = None) -> None:
+        self._loopback = port is not None
+        self._port = port or _PORT
         # Not below pytest's folder, which other users may not enter; short, since a socket's path holds 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self.data = self.folder / "data"
@@ -53,14 +58,15 @@ class Server:
 
     def url(self) -> str:
         """Return the address of the one database."""
-        return f"postgresql://perdure@{quote(str(self.folder), safe='')}:{_PORT}/postgres"
+        host = "127.0.0.1" if self._loopback else quote(str(self.folder), safe="")
+        return f"postgresql://perdure@{host}:{self._port}/postgres"
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
         options = {
-            "listen_addresses": "",
+            "listen_addresses": "127.0.0.1" if self._loopback else "",
             "unix_socket_directories": str(self.folder),
-            "port": _PORT,
+            "port": self._port,
             "max_connections": 120,
             "shared_buffers": "16MB",
         }
@@ -74,7 +80,7 @@ class Server:
                 **self._as,
             )
         limit_s = time.monotonic() + _LIMIT_S
-        while subprocess.run([programs() / "pg_isready", "-q", "-h", self.folder, "-p", str(_PORT)]).returncode != 0:
+        while subprocess.run([programs() / "pg_isready", "-q", "-h", self.folder, "-p", str(self._port)]).returncode != 0:
             if self._process.poll() is not None or time.monotonic() > limit_s:
                 raise RuntimeError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text()}")
             time.sleep(0.05)
