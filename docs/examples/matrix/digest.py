@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - what it prints is what is compared
 """Four threads hash what a queue holds; the results are chained in order, printed, and appended to a file."""
 
 import hashlib

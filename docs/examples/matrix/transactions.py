@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - what it prints is what is compared
 """Writes rows into an SQLite database, one transaction each, and at the end says what is in it."""
 
 import sqlite3

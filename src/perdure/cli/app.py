@@ -80,6 +80,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "amend": "perdure.cli.eval_amend:amend",
             "run": "perdure.cli.eval_run:run",
             "inject": "perdure.cli.eval_inject:inject",
+            "matrix": "perdure.cli.eval_matrix:matrix",
             "report": "perdure.cli.eval_report:report",
             "coldstart": "perdure.cli.eval_coldstart:coldstart",
             "status": "perdure.cli.eval_status:status",
