@@ -118,6 +118,10 @@ def test_a_checkpoint_that_a_fault_broke_off_ends_there():
     run = play(Script(faults=KILL), Arm.MANAGED)
     fault_s = next(each.at_s for each in run.events if each.kind is EventKind.FAULT_INJECTED)
     run = msgspec.structs.replace(run, events=(*run.events, Event(fault_s - 1, EventKind.CHECKPOINT_BEGUN)))
+    # That it failed is told a moment later.
+    run = msgspec.structs.replace(
+        run, events=(*run.events, Event(fault_s + 0.1, EventKind.CHECKPOINT_DONE, None, {"failed": "it is gone"}))
+    )
     (found,) = course.read(run).checkpoints
     assert (found.done, found.end_s) == (None, fault_s)
 

@@ -5,7 +5,9 @@ Called by the measures and by the check for mistakes. Both arms are read by this
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -214,19 +216,26 @@ def kind_of(fault: Event) -> FaultKind | None:
 
 
 def _stretches(events: tuple[Event, ...], checkpoints: tuple[Checkpoint, ...]) -> Iterator[Stretch]:
-    life, last = 0, None
+    life, last, past = 0, None, 0
     for event in events:
         if event.kind in _NEW_LIFE or event.kind is EventKind.FAULT_INJECTED:
             life, last = life + 1, None
         elif event.kind in _SIGNALS and event.value is not None:
             if last is not None and last.value is not None and event.value > last.value and event.at_s > last.at_s:
-                yield _stretch(life, last, event, checkpoints)
+                while past < len(checkpoints) and checkpoints[past].end_s < last.at_s:
+                    past += 1
+                near = itertools.takewhile(functools.partial(_has_begun, event.at_s), itertools.islice(checkpoints, past, None))
+                yield _stretch(life, last, event, near)
             last = event
 
 
-def _stretch(life: int, first: Event, second: Event, checkpoints: tuple[Checkpoint, ...]) -> Stretch:
+def _has_begun(at_s: float, checkpoint: Checkpoint) -> bool:
+    return checkpoint.begun_s <= at_s
+
+
+def _stretch(life: int, first: Event, second: Event, near: Iterable[Checkpoint]) -> Stretch:
     stopped_s, disturbed, known = 0.0, False, True
-    for each in checkpoints:
+    for each in near:
         overlap_s = min(each.end_s, second.at_s) - max(each.begun_s, first.at_s)
         if overlap_s < 0 or (overlap_s == 0 and each.end_s > each.begun_s):
             continue
@@ -244,7 +253,7 @@ def _checkpoints(events: tuple[Event, ...], end_s: float) -> Iterator[Checkpoint
             if begun is not None:
                 yield Checkpoint(begun.at_s, None, event.at_s)
             begun = event
-        elif event.kind is EventKind.CHECKPOINT_DONE:
+        elif event.kind is EventKind.CHECKPOINT_DONE and (begun is not None or "failed" not in event.data):
             # A log that tells only of the end still tells how long the workload stood still before it.
             begun_s = begun.at_s if begun is not None else event.at_s - (number(event, "stopped_s") or 0.0)
             yield Checkpoint(begun_s, None if "failed" in event.data else event, event.at_s)
