@@ -1,7 +1,7 @@
 """Conduct one run of one arm: start it, watch it, break it, start it again, and write down all that happens. Called by `harness`.
 
-Nothing here asks which arm it is but to find the workload's processes below ``perdure run``: both are started, watched, broken, timed and
-started again by the same lines, on the same clock.
+Both arms are started, watched, broken, timed and started again by the same lines, on the same clock. Which arm it is decides two things:
+where the workload's processes are found, and that ``perdure run`` is believed when it says that the workload runs.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class Conduct:
         self._life: Life | None = None
         self._number = 0
         self._began_s = 0.0
+        self._up_s: float | None = None
+        """When the workload itself ran: at once, or when Perdure said so."""
         self._first_ready_s: float | None = None
         self._last_signal_s: float | None = None
         """In this life."""
@@ -146,7 +148,7 @@ class Conduct:
         """Start a life and stay with it until nothing of it is left."""
         self._number += 1
         self._told, self._told_rest, self._detected_s, self._last_signal_s = None, b"", None, None
-        self._hung, self._kill_s = False, None
+        self._hung, self._kill_s, self._up_s = False, None, None
         command = arms.command(self._plan, self._given.arm, self._given.places)
         is_node = FaultKind.NODE_LOST in self._plan.faults.kinds
         where = self._plan.workload.working_directory or "."
@@ -154,6 +156,8 @@ class Conduct:
         self._began_s = self._given.clock()
         life = Life(command, working_directory=where, environment=self._environment(), is_node=is_node)
         self._life = life
+        if self._given.arm is Arm.UNMANAGED:
+            self._up_s = self._began_s
         self._commanded(life)
         self._watch.began(life)
         try:
@@ -231,6 +235,7 @@ class Conduct:
         for said in self._listener.poll():
             at_s = min(said.at_ns / 1e9 - offset_s, self._given.clock())
             if said.phase == "running":
+                self._up_s = at_s
                 self._tell_restarted("restore" if said.text else "start")
                 if said.text:
                     self._watch.restored()
@@ -260,7 +265,7 @@ class Conduct:
         limit_s = self._limit_s()
         if limit_s is not None and self._struck is None and now_s - self._began_s >= limit_s:
             self._strike(self._coming.pop(0))
-        if now_s - max(self._began_s, self._last_signal_s or 0.0) >= self._silence_limit_s():
+        if now_s - max(self._began_s, self._up_s or 0.0, self._last_signal_s or 0.0) >= self._silence_limit_s():
             self._hung = True
             self._detected("missing heartbeat")
             life.end()
@@ -281,6 +286,7 @@ class Conduct:
         return restarter.silence_limit_s(
             heartbeat_s=self._plan_heartbeat_s(),
             has_signalled=self._last_signal_s is not None,
+            is_up=self._up_s is not None,
             first_ready_s=self._first_ready_s,
             ready_limit_s=_READY_S if ready is None else ready.timeout_s,
         )

@@ -7,7 +7,6 @@ was broken off and makes what is missing.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import statistics
 import threading
@@ -150,7 +149,9 @@ def window_end_s(plan: Plan, log: RunLog) -> float | None:
 def refuse(plan: Plan) -> None:
     """Raise what forbids to run this plan here: `errors.Unsupported`, `errors.UsageError`, `errors.EnvironmentUnfit`."""
     if plan.site.where != "local":
-        raise errors.Unsupported("this plan runs on Slurm, which this command does not start", hint='write where = "local", or use slurm')
+        raise errors.Unsupported(
+            'site.where is "slurm": runs are started on this machine alone', hint='write where = "local", and run this on the node itself'
+        )
     if not plan.workload.command:
         raise errors.UsageError("the plan has no workload.command", hint="perdure eval status says what is missing")
     here = this_machine.hostname()
@@ -294,8 +295,3 @@ def _clock(folder: Folder) -> Callable[[], float]:
         files.write_bytes(path, msgspec.json.encode(known), mode=0o600)
     origin_s = known.origin_s
     return lambda: time.clock_gettime(time.CLOCK_MONOTONIC) - origin_s
-
-
-def is_root() -> bool:
-    """Tell whether this runs as root, which `perdure run` needs on a machine without the node's service."""
-    return os.geteuid() == 0

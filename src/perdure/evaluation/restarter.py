@@ -52,12 +52,12 @@ def after(end: End) -> Next:
     return "failed"
 
 
-def silence_limit_s(*, heartbeat_s: float, has_signalled: bool, first_ready_s: float | None, ready_limit_s: float) -> float:
-    """Return how long a life may be silent until it counts as hung, in seconds.
+def silence_limit_s(*, heartbeat_s: float, has_signalled: bool, is_up: bool, first_ready_s: float | None, ready_limit_s: float) -> float:
+    """Return how long a life may be silent until it counts as hung, in seconds, from its last signal or else from when it was up.
 
-    One that has signalled: the heartbeat. One that has not: `ready_limit_s` in the first life of a run; later, the heartbeat and twice what
-    the first life took to its first signal.
+    One that has signalled: the heartbeat. One that has not: `ready_limit_s` in the first life of a run, and as long as it is still being
+    brought back (not `is_up`); else the heartbeat and twice what the first life took to its first signal.
     """
     if has_signalled:
         return heartbeat_s
-    return ready_limit_s if first_ready_s is None else heartbeat_s + 2 * first_ready_s
+    return ready_limit_s if first_ready_s is None or not is_up else heartbeat_s + 2 * first_ready_s
