@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from perdure.evaluation import placeholders
 from perdure.evaluation.case import Case, count, verdict
-from perdure.evaluation.course import Course, kind_of
+from perdure.evaluation.course import Course
+from perdure.evaluation.stretches import kind_of
 from perdure.model.evaluation import Arm, Environment, Event, EventKind, FaultKind, Mistake, Outcome
 
 _LENGTH = 0.05

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from perdure.evaluation.course import Course, Stretch
+from perdure.evaluation.course import Course
+from perdure.evaluation.stretches import Stretch
 from perdure.model.evaluation import Arm, Point, Unmeasured
 
 UNIT = "ratio"

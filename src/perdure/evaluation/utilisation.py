@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from perdure.evaluation.course import Course, Stretch, number
+from perdure.evaluation.course import Course
+from perdure.evaluation.stretches import Stretch, number
 from perdure.model.evaluation import EventKind, Point, Unmeasured
 
 UNIT = "share"
