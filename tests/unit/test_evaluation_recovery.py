@@ -152,6 +152,17 @@ def test_a_statement_says_what_was_killed_and_how_it_came_back():
     assert "median 18.0 s, 95th percentile 20.0 s (with fewer than 20 it is the worst), worst 20.0 s" in found.statement
 
 
+def test_a_checkpoint_from_which_nothing_came_back_is_not_where_it_came_back_from():
+    run = play(Script(faults=KILL))
+    claim = Event(next(each.at_s for each in run.events if each.value == 24), EventKind.RECOVERABLE, 24.0, {"source": "perdure"})
+    (found,) = rto.statements([msgspec.structs.replace(run, arm=Arm.MANAGED, events=(*run.events, claim))])
+    assert found.state.startswith("from the start of the job (1 of 1), 30 units")
+    later = play(Script(faults=KILL, every=20), Arm.MANAGED)
+    claim = Event(next(each.at_s for each in later.events if each.value == 28), EventKind.RECOVERABLE, 28.0, {"source": "perdure"})
+    (found,) = rto.statements([msgspec.structs.replace(later, events=(*later.events, claim))])
+    assert found.state.startswith("from further back than its checkpoints said (1 of 1), 10 units")
+
+
 def test_what_never_came_back_leaves_no_worst():
     runs = [play(Script(faults=KILL), pair=pair) for pair in range(3)]
     runs.append(cut(play(Script(faults=KILL), pair=3), EventKind.DETECTED))

@@ -45,8 +45,8 @@ def _lack(each: Interruption, at_fault: float | None, pace_s: float | None) -> t
 
 def _point(course: Course, each: Interruption, at_fault: float, pace_s: float) -> Point:
     run = course.run
-    claimed, source = course.recoverable_at(each.gone_s)
-    recoverable = _came_back_to(course, each, claimed)
+    claimed, _ = course.recoverable_at(each.gone_s)
+    recoverable, source = came_back_to(course, each)
     lost_s = max(0.0, at_fault - recoverable) * pace_s
     parts = {
         "at_fault": at_fault,
@@ -62,17 +62,21 @@ def _point(course: Course, each: Interruption, at_fault: float, pace_s: float) -
     return Point(run.id, run.arm, run.pair, lost_s * course.size / 3600, parts, fault=each.kind, index=each.index)
 
 
-def _came_back_to(course: Course, each: Interruption, claimed: float) -> float:
-    """Return the counter that the workload came back to: `claimed`, unless its first signals show that it went further back.
+def came_back_to(course: Course, each: Interruption) -> tuple[float, str]:
+    """Return the counter from which the workload went on, and whence it was: ``perdure``, ``own``, ``start``, or ``earlier``.
 
-    A point that was said to be recoverable and from which nothing was recovered was none.
+    It is the recoverable point, unless the first signals of the new life show that it went further back: a point that was said to be
+    recoverable and from which nothing was recovered was none.
     """
+    claimed, source = course.recoverable_at(each.gone_s)
     first = each.useful.value if each.useful is not None else None
     if first is None:
         first = _next_signal(course, each)
     if first is None or first >= claimed:
-        return claimed
-    return max(course.start_counter if first >= course.start_counter else 0.0, first - _resolution(course))
+        return claimed, source
+    start = course.start_counter if first >= course.start_counter else 0.0
+    counter = max(start, first - _resolution(course))
+    return counter, "start" if counter == start else "earlier"
 
 
 def _next_signal(course: Course, each: Interruption) -> float | None:

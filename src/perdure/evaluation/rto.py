@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from perdure.evaluation import course as courses
-from perdure.evaluation import paired
+from perdure.evaluation import loss, paired
 from perdure.evaluation.course import Course, Interruption
 from perdure.model.evaluation import Arm, FaultKind, RtoStatement, Run
 
@@ -89,12 +89,17 @@ def _came_back(back: Sequence[tuple[Course, Interruption]], met: int) -> str:
     sources: dict[str, int] = {}
     behind: list[float] = []
     for course, each in back:
-        recoverable, source = course.recoverable_at(each.gone_s)
+        recoverable, source = loss.came_back_to(course, each)
         at_fault = course.counter_at(each.gone_s)
         sources[source] = sources.get(source, 0) + 1
         if at_fault is not None:
             behind.append(max(0.0, at_fault - recoverable))
-    words = {"perdure": "from a checkpoint of Perdure's", "own": "from a checkpoint of its own", "start": "from the start of the job"}
+    words = {
+        "perdure": "from a checkpoint of Perdure's",
+        "own": "from a checkpoint of its own",
+        "start": "from the start of the job",
+        "earlier": "from further back than its checkpoints said",
+    }
     said = ", ".join(f"{words[source]} ({count} of {met})" for source, count in sorted(sources.items()))
     far = f", {statistics.median(behind):g} units of its counter behind in the middle, {max(behind):g} at most" if behind else ""
     done = sum(course.completed for course in {course.run.id: course for course, _ in back}.values())
