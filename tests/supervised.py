@@ -112,6 +112,10 @@ class Site:
                 pid = int(lock.read_text())
                 if b"perdure" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
+        for entry in Path("/proc").glob("[0-9]*"):  # what a restore that was cut off left waiting
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "cwd") == str(self.work) and int(entry.name) != os.getpid():
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:
