@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -44,11 +45,12 @@ def number_in(line: str, pattern: re.Pattern[str] | None) -> float | None:
     """Return the number in the last match of `pattern` (its only group) in `line`, without a pattern the first number; None: no number."""
     if pattern is None:
         found = _NUMBER.search(line)
-        return float(found[0]) if found else None
+        return float(found[0]) if found and math.isfinite(float(found[0])) else None
     number = None
     for match in pattern.finditer(line):
         with contextlib.suppress(ValueError, TypeError):  # a group may match no number, or take no part in the match
-            number = float(match[1].replace("_", "").replace(",", ""))
+            found_number = float(match[1].replace("_", "").replace(",", ""))
+            number = found_number if math.isfinite(found_number) else number
     return number
 
 
@@ -62,6 +64,8 @@ def metric_in(text: str, metric: str) -> float | None:
             continue
         with contextlib.suppress(ValueError):
             number = float(value.split()[0])
+            if not math.isfinite(number):
+                continue
             if name == metric:
                 return number
             if name.partition("{")[0] == metric:
