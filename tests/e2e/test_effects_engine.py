@@ -69,5 +69,5 @@ def test_a_job_killed_and_restored_again_and_again_does_everything_once(ledger_p
     assert recorder.counts() == dict.fromkeys(keys, 1)
     with Ledger(ledger_place, lease_s=0.25) as ledger:
         assert {row.key for row, _ in ledger.rows(State.DONE)} == keys
-    # The log is of one undisturbed run: each step once, in order, with the number that the outside gave it.
-    assert [line.split()[0] for line in job.log().decode().splitlines()] == [f"k{step}" for step in range(STEPS)]
+    # Standard output is of one undisturbed run: each step once, in order, with the number that the outside gave it.
+    assert [line.split()[0] for line in job.output().decode().splitlines()] == [f"k{step}" for step in range(STEPS)]

@@ -69,3 +69,20 @@ def test_an_encrypted_store_needs_its_key(sites, tmp_path):
     # This machine remembers which key it was.
     assert here.run(*run, *COUNT).returncode == 0
     assert here.log("a") == lines(120)
+
+
+def test_it_finds_its_epoch_where_it_first_was_however_often_it_moves(sites, tmp_path):
+    here, there = sites
+    (tmp_path / "three").mkdir()
+    last = Site(tmp_path / "three")
+    sites.append(last)
+    run = ["run", "--name", "a", "--every", "never", "--store", str(tmp_path / "store"), *COUNT]
+    for move, site in enumerate((here, there), 1):
+        process = site.start(*run, cwd=here.work)
+        wait_for(lambda site=site, move=move: len(site.log("a").splitlines()) > 20 * move)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 75, process.communicate()
+    assert last.run(*run, cwd=here.work).returncode == 0
+    assert last.log("a") == lines(120)
+    assert (here.folder / "run" / "a" / "epoch").read_text() == "3\na\n"
+    assert (here.folder / "run" / "a" / "epoch.gate").exists()

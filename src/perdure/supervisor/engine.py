@@ -125,7 +125,7 @@ class Dumping:
         """Dump; a workload met in the middle of a transaction of its ledger goes on for a moment first."""
         root = self._life.tree
         for left in reversed(range(_MOMENTS)):
-            with gate.shut(self._life.folders.epoch_file(self._life.name)):
+            with gate.shut(self._life.epoch_file):
                 try:
                     return dump.dump(root, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
                 except errors.CheckpointLater:
@@ -197,7 +197,7 @@ class Dumping:
             mapped=files,
             connections=taken.connections,
             terminals=taken.terminals,
-            epoch_file=str(life.folders.epoch_file(life.name)),
+            epoch_file=str(life.epoch_file),
             log_bytes=taken.log_bytes,
             own_pid_namespace=life.own_namespace,
             tcp=life.options.tcp,
@@ -263,7 +263,7 @@ def launch(
     os.umask(mask)
     spec = launching.LaunchSpec(
         argv=argv,
-        environment=variables | {environment.EPOCH_FILE: str(life.folders.epoch_file(life.name)), environment.WORKLOAD: life.name},
+        environment=variables | {environment.EPOCH_FILE: str(life.epoch_file), environment.WORKLOAD: life.name},
         working_directory=life.record.working_directory,
         init=launching.install_init(init, life.folders.state / _INITS),
         stdin=streams[0],
@@ -327,7 +327,7 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
 def _probe(life: Life) -> alive.Probe | None:
     if life.options.probe is None:
         return None
-    variables = {**os.environ, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.folders.epoch_file(life.name))}
+    variables = {**os.environ, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.epoch_file)}
     return alive.Probe(argv=tuple(shlex.split(life.options.probe)), environment=variables, working_directory=life.record.working_directory)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -31,6 +32,8 @@ class Life:
     place: Place
     repository: Repository
     held: HeldLife
+    epoch_file: Path
+    """The file that the workload reads its epoch from: where it was first started, on whichever machine."""
     tree: Tree
     streams: tuple[Stream, ...]
     criu: Criu

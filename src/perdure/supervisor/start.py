@@ -24,6 +24,7 @@ from perdure.store.repository import Repository
 from perdure.supervisor import (
     background,
     engine,
+    gate,
     handback,
     interval,
     leases,
@@ -163,6 +164,7 @@ class _Beginning:
                     place=where,
                     repository=repository,
                     held=held,
+                    epoch_file=self._epoch_file(source),
                     tree=Tree(0, 0),
                     streams=(),
                     criu=criu,
@@ -229,13 +231,17 @@ class _Beginning:
         )
         database.put(record)
         text = f"{held.life.epoch}\n{self._name}\n"
-        files.write_text(self._folders.epoch_file(self._name), text, mode=0o644)
-        elsewhere = source.manifest.epoch_file if source else None
-        if elsewhere is not None and elsewhere != str(self._folders.epoch_file(self._name)):
-            # The workload knows only the path that it was started with, on whichever machine that was.
-            Path(elsewhere).parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-            files.write_text(elsewhere, text, mode=0o644)
+        for path in {self._folders.epoch_file(self._name), self._epoch_file(source)}:
+            # Another one where the workload was started with another folder, perhaps on another machine.
+            path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            files.write_text(path, text, mode=0o644)
+            gate.make(path)
         return record
+
+    def _epoch_file(self, source: Source | None) -> Path:
+        """Return the file that the workload reads its epoch from: its environment names the one it was first started with."""
+        known = source.manifest.epoch_file if source else None
+        return Path(known) if known is not None else self._folders.epoch_file(self._name)
 
     def _prepare_log(self, path: Path, held: HeldLife, source: Source | None) -> None:
         if source is None:
