@@ -415,6 +415,16 @@ def test_places_of_a_runs_own_are_the_same_command():
     assert flagged(stand(other, plan=planned)) == {"nobody-runs-it"}
 
 
+def test_where_a_fault_struck_is_what_the_workload_had_counted():
+    # Planned at 5 and said to have struck there, while the counter stood at 30.
+    def rewrite(event):
+        meant = event.kind in (EventKind.FAULT_PLANNED, EventKind.FAULT_INJECTED) and event.value == 30
+        return [change(event, value=5.0)] if meant else [event]
+
+    found = check(stand(each_run(managed=events(rewrite), unmanaged=events(rewrite))))["other-faults"]
+    assert found.evidence.startswith("unmanaged-0: planned kill at 5, injected kill at 30")
+
+
 def test_a_fault_that_could_not_be_injected_is_missing():
     def rewrite(event):
         late = event.kind in (EventKind.FAULT_INJECTED, EventKind.FAULT_PLANNED) and event.value == 71

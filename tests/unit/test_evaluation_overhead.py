@@ -45,6 +45,19 @@ def test_only_work_that_both_did_is_compared():
     assert found.parts["work"] == 49
 
 
+def test_what_is_computed_again_is_not_timed_again():
+    # The second life is slow until it stands where the first one was, as with cold caches.
+    run = play(Script(faults=((80, FaultKind.KILL),)), Arm.MANAGED)
+    begun_s = next(each.at_s for each in run.events if each.kind is EventKind.RESTARTED)
+    slow = tuple(
+        msgspec.structs.replace(each, at_s=each.at_s + (10 * min(80, each.value or 80) if each.at_s > begun_s else 0))
+        for each in run.events
+    )
+    (found,) = overhead.points(course.read(play(Script())), course.read(msgspec.structs.replace(run, events=slow)))
+    assert found.value == pytest.approx(0)
+    assert found.parts["managed_timed"] == 99
+
+
 def test_a_warm_up_is_left_out():
     runs = [play(Script(), arm, warm_up_s=25.0) for arm in Arm]
     slow = tuple(msgspec.structs.replace(each, at_s=each.at_s if each.at_s < 20 else each.at_s + 3) for each in runs[1].events)
