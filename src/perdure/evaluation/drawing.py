@@ -74,8 +74,8 @@ def restore_time(cold: ColdStart) -> Chart | None:
         return None
     caches = sorted({one.cache for one in cold.restores})
     styles = dict(zip(caches, ((theme.BLUE, "circle"), (theme.VERMILLION, "square"), (theme.PURPLE, "triangle-up")), strict=False))
-    lines = [one.formula for one in cold.fits if one.line is not None]
-    fitted = "; ".join(lines) or "No line: " + "; ".join(one.why_not for one in cold.fits)
+    lines = [f"{one.cache}: {one.formula}" for one in cold.fits if one.line is not None]
+    fitted = "; ".join(lines) or "No line: " + "; ".join(dict.fromkeys(one.why_not for one in cold.fits))
     legend = [LegendEntry(f"restore, cache {cache}", *styles[cache]) for cache in styles]
     if lines:
         legend += [LegendEntry("least squares", theme.MUTED, "line"), LegendEntry("extrapolated", theme.MUTED, "dash")]
@@ -173,7 +173,7 @@ def _scatter(cold: ColdStart, styles: dict[str, tuple[str, str]], width: int) ->
     parts = []
     for value in ticks(0.0, top, 5):
         parts.append(f'<path d="M62,{y(value):.1f}H{width - _RIGHT}" stroke="{theme.GRID}"/>')
-        parts.append(_text(56, y(value) + 4, wording.seconds(value), theme.MUTED, anchor="end"))
+        parts.append(_text(56, y(value) + 4, _tick(value, "s"), theme.MUTED, anchor="end"))
     for value in ticks(0.0, right / _unit(right)[0], 4 if width == WIDE else 3):
         at = x(value * _unit(right)[0])
         parts.append(_text(at, height - _AXIS + 6, f"{value:g}", theme.MUTED, anchor="middle"))
@@ -209,7 +209,9 @@ def _axis(place: Scale, y: float, width: int, unit: str) -> str:
 def _tick(value: float, unit: str) -> str:
     if unit in wording.SHARES:
         return f"{value * 100:.3g} %".replace("-", "−")
-    return wording.seconds(value) if unit == "s" else f"{value:.3g}".replace("-", "−")
+    if unit == "s":
+        return f"{value:g} s" if abs(value) < 120 else wording.seconds(value)
+    return f"{value:.3g}".replace("-", "−")
 
 
 def _rule(x: float, top: float, bottom: float) -> str:
