@@ -151,10 +151,10 @@ def test_own_checkpoints_are_found_by_their_names(tmp_path):
     (tmp_path / "out/step-10.pt").write_bytes(b"x")
     (tmp_path / "out/step-20.pt").write_bytes(b"")
     saved = Saved(OwnCheckpoint(kind="file", glob="out/*.pt", pattern="step-([0-9]+)"), str(tmp_path), lambda text: text)
-    assert list(saved.poll()) == [10]
+    assert list(saved.poll()) == [(10, (tmp_path / "out/step-10.pt").stat().st_mtime)]
     (tmp_path / "out/step-20.pt").write_bytes(b"x")
     (tmp_path / "out/other.pt").write_bytes(b"x")
-    assert list(saved.poll()) == [20]
+    assert [counter for counter, _ in saved.poll()] == [20]
     assert list(saved.poll()) == []
 
 

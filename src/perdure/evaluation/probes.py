@@ -198,14 +198,15 @@ class Saved:
         self._glob = os.path.join(working_directory, expand(own.glob or ""))
         self._seen: set[str] = set()
 
-    def poll(self) -> Iterator[float]:
-        """Yield the counters of checkpoints that appeared since the last look."""
+    def poll(self) -> Iterator[tuple[float, float]]:
+        """Yield the counters of checkpoints that appeared since the last look, each with the time at which it was last written (UTC)."""
         for path in sorted(set(glob.glob(self._glob, recursive=True)) - self._seen):
             number = number_in(os.path.basename(path), self._pattern)
             with contextlib.suppress(OSError):
-                if number is not None and os.path.getsize(path) > 0:
+                there = os.stat(path)
+                if number is not None and there.st_size > 0:
                     self._seen.add(path)
-                    yield number
+                    yield number, there.st_mtime
 
 
 def pattern_of(progress: Progress) -> re.Pattern[str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 
 from perdure import errors
@@ -74,7 +75,8 @@ class Watch:
 
     def existing(self) -> float | None:
         """Return the counter that the workload can begin from without Perdure, None when it saved nothing yet."""
-        return None if self._own_files is None else max(self._own_files.poll(), default=None)
+        self._looked_s = self._clock()
+        return None if self._own_files is None else max((counter for counter, _ in self._own_files.poll()), default=None)
 
     def printed(self, content: bytes, at_s: float) -> None:
         """The command printed `content`."""
@@ -99,14 +101,21 @@ class Watch:
         if self._polled is not None and (is_up or self._progress.kind == "log"):
             for counter in self._polled.poll():
                 self._signal(self._clock(), counter)
-        now_s = self._clock()
-        if self._own_files is not None and now_s - self._looked_s >= _SAVED_EVERY_S:
-            self._looked_s = now_s
-            for counter in self._own_files.poll():
-                self._saved(now_s, counter)
+        if self._clock() - self._looked_s >= _SAVED_EVERY_S:
+            self._look_for_saved()
+
+    def _look_for_saved(self) -> None:
+        """Tell of the workload's own checkpoints, at the time at which they were written, as far as that clock can be believed."""
+        if self._own_files is None:
+            return
+        before_s, self._looked_s = self._looked_s, self._clock()
+        offset_s = time.time() - self._looked_s
+        for counter, written_unix_s in self._own_files.poll():
+            self._saved(min(max(written_unix_s - offset_s, before_s), self._looked_s), counter)
 
     def end(self) -> None:
         """The life is over."""
+        self._look_for_saved()
         if self._asking is not None:
             self._asking.close()
             self._asking = None

@@ -1,0 +1,123 @@
+"""Each fault, done for real to a small program, and what the record then says. No checkpoints here: the unmanaged arm alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import counting
+import pytest
+
+from perdure import errors
+from perdure.evaluation import folder as folders
+from perdure.evaluation import harness
+from perdure.evaluation import plan as plans
+from perdure.model.evaluation import EventKind, FaultKind, Run
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces, disks and memory cgroups need root")
+
+GONE_BY_SIGNAL = {FaultKind.KILL, FaultKind.KILL_TREE, FaultKind.AGENT_KILLED}
+
+
+def run(there, plan) -> Run:
+    """Make one run of the baseline with the plan's faults: the harness makes those after the undisturbed one."""
+    harness.baseline(there, plan, with_faults=True, say=lambda _step: None, stop=threading.Event())
+    found = folders.read_runs(there).runs
+    assert [each.finished for each in found] == [True, True]
+    counting.await_none({each.id for each in found})
+    assert not any((there.raw / each.id / "disk").is_mount() for each in found)
+    return found[1]
+
+
+def the(found: Run, kind: EventKind):
+    events = [event for event in found.events if event.kind is kind]
+    assert len(events) == 1, (kind, events)
+    return events[0]
+
+
+@needs_root
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_a_fault_and_what_follows(tmp_path, kind):
+    there = counting.begin(
+        tmp_path / "trial",
+        "--child",
+        *(["--write"] if kind is FaultKind.DISK_FULL else []),
+        repetitions="repetitions = 1",
+        kinds=f'kinds = ["{kind}"]\ngrace_s = 1.0\ntime_limit_s = 1.2',
+        at_progress="at_progress = [20]",
+    )
+    plan = plans.load(there.plan)
+    found = run(there, plan)
+    raw = there.raw / found.id
+    fault, detected, restarted = the(found, EventKind.FAULT_INJECTED), the(found, EventKind.DETECTED), the(found, EventKind.RESTARTED)
+    useful, ended = the(found, EventKind.USEFUL), the(found, EventKind.ENDED)
+    assert fault.at_s <= detected.at_s <= restarted.at_s < useful.at_s < ended.at_s
+    assert fault.data["kind"] == kind.value
+    assert fault.data["way"]
+    assert (fault.data.get("comparable") is False) == (kind is FaultKind.AGENT_KILLED)
+    assert the(found, EventKind.FAULT_PLANNED).data["kind"] == kind.value
+    assert restarted.data["how"] == "start"
+    assert ended.data["completed"] is True
+    # What the record says agrees with what the program printed, step by step.
+    first, second = counting.steps(raw, 1), counting.steps(raw, 2)
+    assert second == list(range(1, 31))
+    assert useful.value == 1
+    at_fault = [event.value for event in found.events if event.kind is EventKind.PROGRESS and event.at_s <= fault.at_s][-1]
+    assert abs(at_fault - first[-1]) <= (1 if kind not in (FaultKind.OUT_OF_MEMORY, FaultKind.DISK_FULL) else 3)
+    if kind is not FaultKind.TIME_LIMIT:
+        assert fault.value == 20
+        assert 20 <= first[-1] <= 23
+    if kind in GONE_BY_SIGNAL:
+        assert detected.data["exit_status"] == -9
+    if kind is FaultKind.HANG:
+        assert detected.data["how"] == "missing heartbeat"
+        assert 2.0 <= detected.at_s - fault.at_s < 6.0
+    if kind is FaultKind.NODE_LOST:
+        assert detected.data == {"how": "loss of its node", "exit_status": None}
+    if kind is FaultKind.DISK_FULL:
+        assert detected.data["exit_status"] == 1
+        assert "No space left on device" in (raw / "life-1-output.log").read_text()
+
+
+def test_the_requeue_delay_and_own_checkpoints(tmp_path):
+    there = counting.begin(
+        tmp_path / "trial",
+        "--resume",
+        kind="kind = 'file'\nglob = 'saved/step-*'\npattern = 'step-([0-9]+)'",
+        repetitions="repetitions = 1",
+        seed="seed = 1\ngrace_s = 1.0",
+        at_progress="at_progress = [15, 25]\n[arms]\nrequeue_delay_s = 0.4",
+        owner='owner = "speech group"\nsetup = ["sh", "-c", "rm -f saved/*"]',
+    )
+    plan = plans.load(there.plan)
+    found = run(there, plan)
+    recoverable = [(event.value, event.data["source"]) for event in found.events if event.kind is EventKind.RECOVERABLE]
+    assert recoverable == [(10, "own"), (20, "own"), (30, "own")]
+    delays = [
+        later.at_s - event.at_s
+        for event, later in zip(found.events, found.events[1:], strict=False)
+        if (event.kind, later.kind) == (EventKind.DETECTED, EventKind.RESTARTED)
+    ]
+    assert len(delays) == 2
+    assert all(0.4 <= delay < 2.0 for delay in delays)
+    assert [event.value for event in found.events if event.kind is EventKind.USEFUL] == [11, 21]
+    assert [counting.steps(there.raw / found.id, life)[0] for life in (1, 2, 3)] == [1, 11, 21]
+
+
+def test_a_workload_that_fails_by_itself_is_not_started_again(tmp_path):
+    there = counting.begin(tmp_path / "trial", repetitions="repetitions = 1", command='command = ["sh", "-c", "echo step 1; exit 3"]')
+    with pytest.raises(errors.PartialResult, match="ended with 3"):
+        harness.baseline(there, plans.load(there.plan), with_faults=False, say=lambda _step: None, stop=threading.Event())
+    (found,) = folders.read_runs(there).runs
+    assert the(found, EventKind.ENDED).data == {"exit_status": 3, "completed": False, "lives": 1}
+
+
+def test_a_target_ends_a_workload_that_would_go_on(tmp_path):
+    there = counting.begin(
+        tmp_path / "trial", repetitions="repetitions = 1", steps=100_000, pattern="pattern = 'step ([0-9]+)'\ntarget = 20"
+    )
+    harness.baseline(there, plans.load(there.plan), with_faults=False, say=lambda _step: None, stop=threading.Event())
+    (found,) = folders.read_runs(there).runs
+    assert the(found, EventKind.ENDED).data["completed"] is True
+    assert 20 <= counting.steps(there.raw / found.id, 1)[-1] <= 22
+    counting.await_none({found.id})

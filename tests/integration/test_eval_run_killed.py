@@ -1,0 +1,126 @@
+"""A harness that is killed at random loses no run and leaves no process; one that is asked to stop records what it broke off."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import counting
+import pytest
+
+from perdure.evaluation import folder as folders
+from perdure.evaluation.folder import Folder
+from perdure.evaluation.runs import JOURNAL
+from perdure.model.evaluation import EventKind
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def start(there: Folder, *arguments: str) -> subprocess.Popen[str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(there.path), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "perdure", "eval", *arguments, "--dir", str(there.path)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def await_journal(there: Folder, known: frozenset[str], process: subprocess.Popen[str], words: bytes) -> str:
+    """Wait until a new run has written `words` in its journal, and return its id."""
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        for run_id in folders.raw_ids(there) - known:
+            journal = there.raw / run_id / JOURNAL
+            if journal.exists() and words in journal.read_bytes():
+                return run_id
+        if process.poll() is not None:
+            raise AssertionError(process.communicate())
+        time.sleep(0.01)
+    raise AssertionError("no run began")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_it_loses_no_run(tmp_path, seed):
+    drawn = random.Random(seed)
+    there = counting.begin(
+        tmp_path / "trial", "--child", steps=12, step_s=0.04, repetitions="repetitions = 2", at_progress="at_progress = [6]"
+    )
+    kills = 0
+    while True:
+        process = start(there, "baseline")
+        try:
+            if kills < 5:
+                # Anywhere: while it begins, makes a folder, starts, watches, breaks, appends.
+                process.wait(drawn.uniform(0.3, 3.0))
+            else:
+                process.wait(120)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        answer = process.communicate(timeout=60)
+        counting.await_none(set(folders.raw_ids(there)))
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, answer
+    found = folders.read_runs(there).runs
+    assert kills >= 1
+    # Every run that had begun has its line, once; the broken ones say so and keep what had happened.
+    assert {run.id for run in found} == folders.raw_ids(there)
+    assert len({run.id for run in found}) == len(found)
+    assert sum(run.finished for run in found) == 4
+    for run in found:
+        journal = (there.raw / run.id / JOURNAL).read_bytes().splitlines()
+        assert len(run.events) == len(journal) - 1
+        assert any(event.kind is EventKind.ENDED for event in run.events) == run.finished
+    disturbed = [any(event.kind is EventKind.FAULT_INJECTED for event in run.events) for run in found if run.finished]
+    assert sorted(disturbed) == [False, False, True, True]
+
+
+def test_asked_to_stop_it_records_what_it_broke_off(tmp_path):
+    there = counting.begin(tmp_path / "trial", "--child", steps=100_000, repetitions="repetitions = 1")
+    process = start(there, "baseline")
+    run_id = await_journal(there, frozenset(), process, b'"progress"')
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    assert "broken off" in said
+    (found,) = folders.read_runs(there).runs
+    assert (found.id, found.finished) == (run_id, False)
+    assert found.events
+    counting.await_none({run_id})
+
+
+def test_a_fault_by_hand_is_done_by_the_harness_and_recorded(tmp_path):
+    there = counting.begin(tmp_path / "trial", steps=60, repetitions="repetitions = 1")
+    process = start(there, "baseline", "--no-faults")
+    run_id = await_journal(there, frozenset(), process, b'"progress"')
+    asked = start(there, "inject", "kill", "--run", run_id, "--json")
+    answer, said = asked.communicate(timeout=60)
+    assert asked.returncode == 0, said
+    assert json.loads(answer)["kind"] == "kill"
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    (found,) = folders.read_runs(there).runs
+    (fault,) = [event for event in found.events if event.kind is EventKind.FAULT_INJECTED]
+    assert (fault.data["kind"], fault.data["by_hand"]) == ("kill", True)
+    assert counting.steps(there.raw / run_id, 2)[-1] == 60
+    late = start(there, "inject", "kill", "--run", run_id)
+    _, said = late.communicate(timeout=60)
+    assert late.returncode == 21
+    assert "no run in progress" in said
+
+
+def test_a_fault_by_hand_on_any_process(tmp_path):
+    there = counting.begin(tmp_path / "trial")
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) as victim:
+        done = start(there, "inject", "kill-tree", "--pid", str(victim.pid))
+        _, said = done.communicate(timeout=60)
+        victim.kill()
+        assert done.returncode == 0, said
+        assert victim.wait() == -signal.SIGKILL
+    neither = start(there, "inject", "kill")
+    assert neither.communicate(timeout=60)[1].startswith("perdure: say what to break")
+    assert neither.returncode == 2
