@@ -48,7 +48,7 @@ def test_what_was_left_out_is_counted_and_named(tmp_path):
     runs[0] = type(runs[0])(**{name: getattr(runs[0], name) for name in runs[0].__struct_fields__} | {"excluded": "the disk was full"})
     found = coldtable.summarise(runs, level=0.9)
     native = next(one for one in found.groups if (one.side, one.cache) == ("native", "cold"))
-    assert (native.runs, native.excluded) == (2, 1)
+    assert (native.runs, native.failed, native.excluded) == (2, 0, 1)
     assert [one.excluded for one in found.runs if one.excluded] == ["the disk was full"]
 
 

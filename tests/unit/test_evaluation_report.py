@@ -72,7 +72,7 @@ def result(kind, outcome):
     return MeasureResult(
         kind=kind,
         unit="s",
-        points=(),
+        points=(Point("r", Arm.MANAGED, 0, 1.0),),
         medians={},
         intervals={},
         difference=None,
@@ -115,6 +115,20 @@ def test_a_flag_comes_before_everything_else():
     assert headline.write((), (), ("the lock was edited",)).text.startswith("Flagged")
 
 
+def test_what_was_never_measured_is_not_undecided():
+    empty = [msgspec.structs.replace(one, points=()) for one in four(*(Outcome.UNDECIDED,) * 4)]
+    assert headline.write(empty, (), ()).verdict == "incomplete"
+
+
+def test_other_answers_after_a_restore_put_the_result_in_doubt(tmp_path):
+    there = reported.begin(tmp_path / "trial")
+    (*others, last) = reported.cold_starts(there)
+    events = (*last.events[:-1], reported.ended("different"))
+    reported.append(there, [*others, msgspec.structs.replace(last, events=events)])
+    found = reported.read(there)
+    assert "1 of 6 restored servers gave other answers than before the checkpoint" in found.headline.doubts
+
+
 def test_a_clean_evaluation_passes_and_a_rigged_one_is_flagged(reports):
     assert reports["clean"].headline.text == "Passed: all four measures reached the numbers that were fixed beforehand."
     rigged = reports["rigged"].headline
@@ -140,7 +154,9 @@ def test_every_point_is_in_the_csv(reports, tmp_path):
     tables.write_csv(reports["clean"], tmp_path / "points.csv")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "points.csv").read_text(), newline="")))
     points = [one for result in reports["clean"].measures for one in result.points]
-    assert [float(row["value"]) for row in rows if row["value"]] == [one.value for one in points]
+    cold = [row for row in rows if row["measure"] == "cold-start"]
+    assert [float(row["value"]) for row in rows if row["value"] and row not in cold] == [one.value for one in points]
+    assert [float(row["value"]) for row in cold] == [one.ready_s for one in reports["clean"].cold_start.runs]
     recovery = [row for row in rows if row["measure"] == "recovery-time" and row["value"]]
     assert len(recovery) == 36
     for row in recovery:
@@ -169,7 +185,7 @@ def test_the_terminal_shows_measures_mistakes_and_what_it_stands_on(reports):
     assert re.search(r"recovery time +18\.0 s +15\.9 s .* at most 5m +pass +6 ", text)
     assert re.search(r"^clear +no baseline +2 unmanaged runs", text, re.MULTILINE)
     assert "locked by auditor on node1" in text
-    assert "restore  warm      3  2.10 s   1.20 s   3.00 s         0" in text
+    assert "restore  warm      3  2.10 s   1.20 s   3.00 s       0         0" in text
     assert "Exit test: not run." in text
     assert printed(reports["rigged"]).startswith("Flagged: ")
 

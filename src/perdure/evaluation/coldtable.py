@@ -47,7 +47,11 @@ class ColdGroup(msgspec.Struct, frozen=True, kw_only=True):
     side: Side
     cache: str
     runs: int
+    """Starts that count."""
+    failed: int
+    """Starts that were never ready."""
     excluded: int
+    """Starts that were ready and do not count, such as the one that fills the page cache; each says why."""
     median_s: float | None
     fastest_s: float | None
     slowest_s: float | None
@@ -144,11 +148,13 @@ def _groups(runs: Sequence[ColdRun]) -> tuple[ColdGroup, ...]:
 
 def _group(side: Side, cache: str, runs: Sequence[ColdRun]) -> ColdGroup:
     counted = [one.ready_s for one in runs if one.excluded is None and one.ready_s is not None]
+    failed = sum(one.ready_s is None for one in runs)
     return ColdGroup(
         side=side,
         cache=cache,
         runs=len(counted),
-        excluded=len(runs) - len(counted),
+        failed=failed,
+        excluded=len(runs) - len(counted) - failed,
         median_s=statistics.median(counted) if counted else None,
         fastest_s=min(counted, default=None),
         slowest_s=max(counted, default=None),

@@ -45,7 +45,7 @@ def write(measures: Sequence[MeasureResult], mistakes: Sequence[Mistake], proble
 
 
 def _verdict(found: dict[MeasureKind, MeasureResult]) -> tuple[Verdict, str]:
-    outcomes = {kind: found[kind].outcome if kind in found else None for kind in FOUR}
+    outcomes = {kind: found[kind].outcome if kind in found and found[kind].points else None for kind in FOUR}
     failed, undecided, missing = ([kind for kind in FOUR if outcomes[kind] is one] for one in (Outcome.FAIL, Outcome.UNDECIDED, None))
     if failed:
         rest = f" Not settled: {_listed((*undecided, *missing))}." if undecided or missing else ""

@@ -93,10 +93,11 @@ def build(found: Standing, findings: Findings, exit_tests: Sequence[ExitTest]) -
     """Return the report of an evaluation that was read and measured. Pure."""
     runs = found.log.runs
     problems = (*found.problems, *(f"{change.key} was changed after the lock, and no amendment says why" for change in found.unamended))
+    cold = coldtable.summarise(runs, level=found.plan.site.level)
     return Report(
         perdure_version=__version__,
         name=found.plan.header.name,
-        headline=headline.write(findings.measures, findings.mistakes, (*_unlocked(found), *problems)),
+        headline=headline.write(findings.measures, findings.mistakes, (*_unlocked(found), *problems, *_other_answers(cold))),
         plan=canonical.content(found.plan),
         plan_sha256=found.plan_sha256,
         lock=found.lock,
@@ -106,7 +107,7 @@ def build(found: Standing, findings: Findings, exit_tests: Sequence[ExitTest]) -
         measures=findings.measures,
         rto=findings.rto,
         timelines=timeline.of_runs(run for run in runs if course.counts(run)),
-        cold_start=coldtable.summarise(runs, level=found.plan.site.level),
+        cold_start=cold,
         matrix=outcome.of_runs(runs),
         mistakes=findings.mistakes,
         environments=_environments(runs),
@@ -119,6 +120,12 @@ def build(found: Standing, findings: Findings, exit_tests: Sequence[ExitTest]) -
 
 def _unlocked(found: Standing) -> tuple[str, ...]:
     return () if found.is_locked else ("the plan was never locked: its numbers may have been chosen after the data",)
+
+
+def _other_answers(cold: ColdStart) -> tuple[str, ...]:
+    if cold.same == cold.asked:
+        return ()
+    return (f"{cold.asked - cold.same} of {cold.asked} restored servers gave other answers than before the checkpoint",)
 
 
 def _line(run: Run) -> RunLine:

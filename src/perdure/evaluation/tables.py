@@ -22,7 +22,7 @@ from perdure.model.evaluation import Arm, MeasureResult
 from perdure.report.grid import Column, bullets, heading, print_grid, say
 from perdure.report.tables import neutral
 
-POINT_COLUMNS = ("measure", "unit", "run", "arm", "pair", "fault", "value", "basis", "formula", "excluded", "reason")
+POINT_COLUMNS = ("measure", "unit", "run", "arm", "pair", "fault", "cache", "value", "basis", "formula", "lack", "reason")
 """Columns of the CSV before one column for each part that some point has."""
 
 
@@ -53,7 +53,7 @@ def print_cold(cold: ColdStart, console: Console) -> None:
         [
             Column("start", left=True),
             Column("cache", left=True),
-            *(Column(name) for name in ("runs", "median", "fastest", "slowest", "excluded")),
+            *(Column(name) for name in ("runs", "median", "fastest", "slowest", "failed", "excluded")),
         ],
         [
             [
@@ -61,6 +61,7 @@ def print_cold(cold: ColdStart, console: Console) -> None:
                 printable(one.cache),
                 f"{one.runs}",
                 *map(wording.seconds, (one.median_s, one.fastest_s, one.slowest_s)),
+                f"{one.failed}",
                 f"{one.excluded}",
             ]
             for one in cold.groups
@@ -115,15 +116,20 @@ def write_csv(report: Report, path: str | os.PathLike[str]) -> None:
 
 
 def _rows(report: Report, parts: Sequence[str]) -> Iterator[list[str | float | None]]:
+    nothing = [None] * len(parts)
     for result in report.measures:
         head = [result.kind.value, result.unit]
         for one in result.points:
             fault = None if one.fault is None else one.fault.value
             values = [one.parts.get(name) for name in parts]
-            yield [*head, one.run, one.arm.value, one.pair, fault, one.value, one.basis, one.formula, None, None, *values]
+            yield [*head, one.run, one.arm.value, one.pair, fault, None, one.value, one.basis, one.formula, None, None, *values]
         for lack in result.unmeasured:
             fault = None if lack.fault is None else lack.fault.value
-            yield [*head, lack.run, lack.arm.value, lack.pair, fault, None, None, None, lack.code, lack.reason, *([None] * len(parts))]
+            yield [*head, lack.run, lack.arm.value, lack.pair, fault, None, None, None, None, lack.code, lack.reason, *nothing]
+    for start in report.cold_start.runs:
+        lack_code = None if start.excluded is None else "failed" if start.ready_s is None else "excluded"
+        head = ["cold-start", "s", start.run, start.side]
+        yield [*head, None, None, start.cache, start.ready_s, "measured", None, lack_code, start.excluded, *nothing]
 
 
 def _field(value: str | float | None) -> str | float | None:

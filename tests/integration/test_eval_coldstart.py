@@ -1,0 +1,124 @@
+"""`perdure eval coldstart` with a real CRIU and a real server: both clocks, the same answers, every start recorded, nothing left."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+
+import evaluations
+import pytest
+import reported
+
+from perdure.base.proc import process
+from perdure.evaluation import folder, local, lock, standing
+
+pytestmark = pytest.mark.criu
+
+# Takes a second to load; each answer holds what was drawn while it did, so that only a restore can give the same answer again.
+SERVER = """
+import http.server, random, sys, time
+time.sleep(1.0)
+drawn = str(random.random()).encode()
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.say(b"ready")
+    def do_POST(self):
+        self.say(self.rfile.read(int(self.headers["Content-Length"]))[::-1] + drawn)
+    def say(self, content):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+    def log_message(self, *_):
+        pass
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def there(tmp_path):
+    """A locked evaluation of the server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = tmp_path / "trial"
+    place.mkdir()
+    (place / "server.py").write_text(SERVER)
+    made = evaluations.begin(
+        place,
+        command=f'command = ["{sys.executable}", "{place}/server.py", "{port}"]',
+        **{
+            "workload.own_checkpoint": f"""
+[workload.ready]
+kind = "http"
+url = "http://127.0.0.1:{port}/"
+timeout_s = 60
+[[workload.requests]]
+url = "http://127.0.0.1:{port}/"
+method = "POST"
+body = "the same question"
+[workload.own_checkpoint]"""
+        },
+    )
+    evaluations.measure_baseline(made)
+    lock.fix(made, signed=reported.SIGNED)
+    return made
+
+
+def test_both_clocks_and_the_same_answers(perdure, there):
+    done = perdure("eval", "coldstart", "--repetitions", "2", "--cache", "warm", "--dir", there.path, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    found = {(one["side"], one["cache"]): one for one in document["groups"]}
+    assert found["native", "warm"]["runs"] == 2
+    assert found["native", "warm"]["excluded"] == 1, "the one that fills the page cache is there, too"
+    assert found["native", "warm"]["fastest_s"] > 1.0, "loading is in it"
+    assert found["restore", "warm"]["runs"] == 2
+    assert (document["asked"], document["same"]) == (2, 2)
+    assert len(document["restores"]) == 2
+    assert all(one["logical_bytes"] > 1_000_000 for one in document["restores"])
+
+    runs = folder.read_runs(there).runs
+    cold = [run for run in runs if run.purpose == "coldstart"]
+    assert [run.id.split("-")[2] for run in cold] == ["native", "native", "native", "first", "restore", "restore"]
+    assert all(run.finished and run.environment.memory_bytes for run in cold)
+    assert standing.look(there).is_sound
+    assert not list(there.raw.glob("*/state")), "checkpoints are removed in the end"
+    assert [pid for run in cold for pid in local.leftovers(run.id)] == []
+
+    report = perdure("eval", "report", "--dir", there.path, "--html", there.report / "page.html")
+    assert report.returncode == 0, report.stderr
+    assert "Answers after a restore: 2 of 2 the same as before." in report.stdout
+    page = (there.report / "page.html").read_text()
+    assert all(run.id in page for run in cold)
+
+
+def test_what_answers_already_is_refused(perdure, there):
+    command = json.loads((there.path / "evaluation.lock").read_text())["plan"]["workload"]["command"]
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", int(command[-1])))
+        listening.listen()
+        # It takes the connection and says nothing: no server, and not ready either.
+        done = perdure("eval", "coldstart", "--repetitions", "1", "--cache", "warm", "--dir", there.path)
+    assert done.returncode in (3, 20), done.stderr
+    (run, *_) = [run for run in folder.read_runs(there).runs if run.purpose == "coldstart"]
+    assert run.excluded is not None
+    assert "before it was ready" in run.excluded
+    assert not [pid for pid in process.pids() if pid in local.leftovers(run.id)]
+
+
+def test_a_plan_without_a_probe_or_a_lock_is_refused(perdure, tmp_path):
+    place = tmp_path / "other"
+    place.mkdir()
+    made = evaluations.begin(place)
+    evaluations.measure_baseline(made)
+    done = perdure("eval", "coldstart", "--dir", place)
+    assert done.returncode == 4
+    assert "is not locked" in done.stderr
+    lock.fix(made, signed=reported.SIGNED)
+    done = perdure("eval", "coldstart", "--dir", place)
+    assert done.returncode == 2
+    assert "workload.ready" in done.stderr
