@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import socket
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import evaluations
 import pytest
@@ -13,6 +19,7 @@ import reported
 from perdure.base.proc import process
 from perdure.evaluation import folder, local, lock, standing
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.criu
 
 # Takes a second to load; each answer holds what was drawn while it did, so that only a restore can give the same answer again.
@@ -122,3 +129,24 @@ def test_a_plan_without_a_probe_or_a_lock_is_refused(perdure, tmp_path):
     done = perdure("eval", "coldstart", "--dir", place)
     assert done.returncode == 2
     assert "workload.ready" in done.stderr
+
+
+def test_a_harness_that_is_killed_loses_no_start(perdure, there, tmp_path):
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "perdure", "eval", "coldstart", "--repetitions", "1", "--cache", "warm", "--dir", str(there.path)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as harness:
+        deadline = time.monotonic() + 60
+        while not any(b"restarted" in journal.read_bytes() for journal in there.raw.glob("*/journal.jsonl")):
+            assert time.monotonic() < deadline
+            assert harness.poll() is None
+            select.select([], [], [], 0.01)
+        harness.send_signal(signal.SIGKILL)
+    before = {run.id for run in folder.read_runs(there).runs}
+
+    done = perdure("eval", "coldstart", "--repetitions", "1", "--cache", "warm", "--dir", there.path)
+    assert done.returncode in (0, 3), done.stderr
+    runs = {run.id: run for run in folder.read_runs(there).runs}
+    assert set(runs) >= before | folder.raw_ids(there)
+    broken = [run for run in runs.values() if not run.finished]
+    assert [run.id.split("-")[2] for run in broken] == ["restore"]
+    assert [pid for run_id in runs for pid in local.leftovers(run_id)] == []

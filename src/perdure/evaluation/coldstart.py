@@ -8,7 +8,6 @@ restored again and again. Every start is recorded in `runs.jsonl`, also the firs
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from perdure import errors
-from perdure.evaluation import arms, canonical, environment, folder, page_cache, places, ready
+from perdure.evaluation import arms, canonical, environment, folder, local, page_cache, places, ready, recover, this_machine
 from perdure.evaluation.arms import Listener
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.places import Places
@@ -85,13 +84,17 @@ class _Sides:
 class Bench:
     """Makes the starts of one evaluation, which is locked; the caller is the only one `at_work`.
 
-    `given` is the environment that the workload is started in; `clock` counts seconds from the begin. Raises `errors.UsageError` for a plan
-    that does not say when the workload is ready.
+    `given` is the environment that the workload is started in; `clock` counts seconds from the begin. What an interrupted harness left is
+    recorded first. Raises `errors.UsageError` for a plan that does not say when the workload is ready, or that names other nodes.
     """
 
     def __init__(self, there: Folder, plan: Plan, given: Mapping[str, str], clock: Callable[[], float]) -> None:
         if plan.workload.ready is None:
             raise errors.UsageError("the plan does not say when the workload is ready", hint="write workload.ready, with an amendment")
+        here = this_machine.hostname()
+        if plan.site.nodes and here not in plan.site.nodes:
+            raise errors.UsageError(f"the plan names the nodes {', '.join(plan.site.nodes)}, and this is {here}", hint="measure it there")
+        recover.recover(there, plan)
         self._ready: Ready = plan.workload.ready
         self._folder = there
         self._plan = plan
@@ -121,8 +124,7 @@ class Bench:
                     tell(f"restore, {cache} page cache")
                     made.append(self._record(self._start(Arm.MANAGED, repetition, cache, saved=saved))[0])
         finally:
-            for left in (saved.places.state, saved.places.run_dir):
-                shutil.rmtree(left, ignore_errors=True)
+            local.remove(saved.places)
         return tuple(made)
 
     def _natives(self, repetitions: int, caches: tuple[Cache, ...]) -> Iterable[Start]:
