@@ -157,8 +157,9 @@ def test_dark_and_light_differ_and_both_can_be_read(opened):
     assert len(backgrounds) == 2
 
 
-def test_print_unfolds_everything_and_cuts_nothing_off(opened, tmp_path):
-    there = opened()
+@pytest.mark.parametrize("name", ["clean", "hostile"])
+def test_print_unfolds_everything_and_cuts_nothing_off(opened, tmp_path, name):
+    there = opened(name)
     there.page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
     content = (tmp_path / "report.pdf").read_bytes()
     assert len(re.findall(rb"/Type\s*/Page\b", content)) > 5, "every run is listed"
