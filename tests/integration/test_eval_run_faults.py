@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 import counting
@@ -121,3 +122,44 @@ def test_a_target_ends_a_workload_that_would_go_on(tmp_path):
     assert the(found, EventKind.ENDED).data["completed"] is True
     assert 20 <= counting.steps(there.raw / found.id, 1)[-1] <= 22
     counting.await_none({found.id})
+
+
+SERVER = """
+import http.server, itertools, sys
+served = itertools.count(1)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"# TYPE served_total counter\\nserved_total %d\\n" % next(served))
+http.server.HTTPServer(("127.0.0.1", 8471), Handler).serve_forever()
+"""
+
+
+@needs_root
+def test_a_server_on_a_node_of_its_own_is_asked_there(tmp_path):
+    there = counting.begin(
+        tmp_path / "trial",
+        repetitions="repetitions = 1",
+        command=f'command = ["{sys.executable}", "server.py"]',
+        pattern='kind = "metrics"\nurl = "http://127.0.0.1:8471/metrics"\nmetric = "served_total"\ntarget = 8',
+        kinds='kinds = ["node-lost"]',
+        at_progress="at_progress = [4]",
+    )
+    (there.path / "server.py").write_text(SERVER)
+    found = run(there, plans.load(there.plan))
+    assert the(found, EventKind.DETECTED).data["how"] == "loss of its node"
+    assert the(found, EventKind.USEFUL).value == 1
+    assert the(found, EventKind.ENDED).data["reason"] == "the target was reached"
+
+
+def test_a_run_that_never_did_anything_is_no_run_of_an_arm(tmp_path):
+    there = counting.begin(tmp_path / "trial", command='command = ["sh", "-c", "exit 2"]')
+    plan = plans.load(there.plan)
+    with pytest.raises(errors.PartialResult, match="no progress at all"):
+        harness.arms(there, plan, say=lambda _step: None, stop=threading.Event())
+    log = folders.read_runs(there)
+    (found,) = log.runs
+    assert found.finished
+    assert found.excluded is not None
+    assert harness.missing(plan, log)[0][0] == 1

@@ -24,10 +24,10 @@ def baseline(
     from perdure.evaluation import harness, measured, standing
 
     folder = folders.Folder(dir_)
-    with folders.at_work(folder), eval_running.stoppable() as stop:
+    with folders.at_work(folder), eval_running.stoppable() as stop, eval_running.shown(common) as look:
         found = standing.look(folder)
         eval_running.refuse_locked(found)
-        made = harness.baseline(folder, found.plan, with_faults=faults, say=eval_running.teller(common), stop=stop)
+        made = harness.baseline(folder, found.plan, with_faults=faults, say=eval_running.teller(common), stop=stop, look=look)
         figures = measured.record(folder)
     if common.json:
         console.print_json({"runs": [run.id for run in made], "measured": figures})

@@ -29,7 +29,7 @@ def inject(
       perdure eval inject kill --run arms-001-managed-3f9a2c
     """
     if (run is None) == (pid is None):
-        raise errors.UsageError("say what to break: --run or --pid, one of the two", hint="perdure eval status lists runs in progress")
+        raise errors.UsageError("say what to break: --run or --pid, one of the two", hint="the folder runs holds the ids")
     if run is not None:
         _ask(dir_, run, kind)
         done = f"the harness of {run} took it"

@@ -28,9 +28,9 @@ def run(
     if pairs is not None and pairs < 1:
         raise errors.QuantityError(f"--pairs: {pairs} is less than 1", hint="leave it out to make all that are missing")
     folder = folders.Folder(dir_)
-    with folders.at_work(folder), eval_running.stoppable() as stop:
+    with folders.at_work(folder), eval_running.stoppable() as stop, eval_running.shown(common) as look:
         found = standing.require_locked(folder)
-        made = harness.arms(folder, found.plan, say=eval_running.teller(common), stop=stop, pairs=pairs)
+        made = harness.arms(folder, found.plan, say=eval_running.teller(common), stop=stop, pairs=pairs, look=look)
     if common.json:
         console.print_json({"runs": [run.id for run in made]})
         return

@@ -14,6 +14,7 @@ from perdure.cli import console
 
 if TYPE_CHECKING:
     from perdure.evaluation.harness import Step
+    from perdure.evaluation.runs import Glimpse
     from perdure.evaluation.standing import Standing
 
 
@@ -29,6 +30,24 @@ def stoppable() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def shown(common: console.Common) -> Iterator[Callable[[tuple[Glimpse, ...]], None]]:
+    """Yield a function that shows how far runs are, on a terminal, unless --quiet."""
+    err = console.err()
+    if common.quiet or not err.is_terminal:
+        yield lambda _glimpses: None
+        return
+    with err.status("") as display:
+
+        def show(glimpses: tuple[Glimpse, ...]) -> None:
+            parts = (
+                f"{each.run_id}: {'starting' if each.counter is None else f'{each.counter:g}'}, {each.faults} faults" for each in glimpses
+            )
+            display.update("; ".join(parts))
+
+        yield show
+
+
 def teller(common: console.Common) -> Callable[[Step], None]:
     """Return a function that tells of a run when it has ended."""
 
@@ -36,7 +55,8 @@ def teller(common: console.Common) -> Callable[[Step], None]:
         run = step.run
         faults = sum(event.kind.value == "fault-injected" for event in run.events)
         took_s = run.events[-1].at_s - run.events[0].at_s if run.events else 0.0
-        how = "" if run.finished else ", cut short"
+        ended = next((event.data for event in reversed(run.events) if event.kind.value == "ended"), {})
+        how = ", cut short" if not run.finished else "" if ended.get("completed") else ", not completed"
         console.note(common, f"{step.done} of {step.wanted}: {run.id}: {seconds(took_s)}, {faults} faults{how}")
 
     return tell

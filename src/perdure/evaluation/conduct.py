@@ -20,13 +20,13 @@ import msgspec
 from perdure import errors
 from perdure.evaluation import arms, faults, local, requests, restarter
 from perdure.evaluation.checkpoints import Checkpoints
-from perdure.evaluation.disk import Disk
 from perdure.evaluation.local import Life, Told
 from perdure.evaluation.places import Places
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.restarter import End
 from perdure.evaluation.runs import Recorder
 from perdure.evaluation.schedule import Planned
+from perdure.evaluation.striking import Striking
 from perdure.evaluation.watching import Watch
 from perdure.model.evaluation import Arm, Event, EventKind, FaultKind
 
@@ -59,11 +59,17 @@ class Conduct:
         self._given = given
         self._plan = given.plan
         self._recorder = recorder
-        self._coming = list(given.planned)
         self._watch = Watch(given.plan.workload, given.places, given.clock, signal=self._signalled, saved=self._saved)
         self._listener = arms.Listener(given.places.events)
         self._checkpoints = Checkpoints(recorder.signals)
-        self._disk: Disk | None = None
+        self._striking = Striking(
+            given.plan.faults,
+            given.arm,
+            given.planned,
+            heartbeat_s=self._heartbeat_s(),
+            record=recorder.event,
+            clock=given.clock,
+        )
         self._life: Life | None = None
         self._number = 0
         self._began_s = 0.0
@@ -72,18 +78,16 @@ class Conduct:
         self._first_ready_s: float | None = None
         self._last_signal_s: float | None = None
         """In this life."""
-        self._struck: Planned | None = None
-        self._struck_s = 0.0
-        self._faults_met = 0
         self._is_down = False
         """Interrupted, and not useful again."""
         self._hung = False
-        self._kill_s: float | None = None
         self._fruitless = 0
         self._restarted: Event | None = None
         self._told: Told | None = None
         self._told_rest = b""
         self._detected_s: float | None = None
+        self._detection: Event | None = None
+        """Not written yet: the end of a life that nothing interrupted is none."""
         self._reached = False
         self._cut = ""
         """Why the run is broken off or ended early; empty: it is not."""
@@ -123,32 +127,23 @@ class Conduct:
                 )
             if done.returncode != 0:
                 raise errors.EnvironmentUnfit(f"workload.setup ended with {done.returncode}", hint=f"see {log.name}")
-        if FaultKind.DISK_FULL in self._plan.faults.kinds:
-            self._disk = Disk(faults.disk_place(self._plan.faults.disk_path, work.working_directory or ".", self._given.places.raw))
-        for each in self._coming:
-            data: dict[str, Any] = {"kind": each.kind.value} | ({} if each.drawn_s is None else {"drawn_s": each.drawn_s})
-            if each.kind is FaultKind.TIME_LIMIT:
-                data["after_s"] = self._plan.faults.time_limit_s
-            self._event(EventKind.FAULT_PLANNED, each.counter, data)
+        self._striking.prepare(faults.disk_place(self._plan.faults.disk_path, work.working_directory or ".", self._given.places.raw))
 
     def _environment(self) -> dict[str, str]:
         given = self._given
         found = arms.environment(given.arm, given.places, self._recorder.run_id, os.environ)
-        if self._disk is not None and self._plan.faults.disk_path is None:
-            found["TMPDIR"] = str(self._disk.place)
-        if (limit_s := self._limit_s()) is not None:
+        if self._striking.disk is not None and self._plan.faults.disk_path is None:
+            found["TMPDIR"] = str(self._striking.disk.place)
+        if (limit_s := self._striking.limit_s()) is not None:
             found["SLURM_JOB_END_TIME"] = str(int(time.time() + limit_s))
         return found
-
-    def _limit_s(self) -> float | None:
-        """Return the time limit of a life that begins now, None when it has none."""
-        return self._plan.faults.time_limit_s if self._coming and self._coming[0].kind is FaultKind.TIME_LIMIT else None
 
     def _live(self) -> restarter.Next:
         """Start a life and stay with it until nothing of it is left."""
         self._number += 1
         self._told, self._told_rest, self._detected_s, self._last_signal_s = None, b"", None, None
-        self._hung, self._kill_s, self._up_s = False, None, None
+        self._hung, self._up_s, self._detection = False, None, None
+        self._striking.begin(self._number)
         command = arms.command(self._plan, self._given.arm, self._given.places)
         is_node = FaultKind.NODE_LOST in self._plan.faults.kinds
         where = self._plan.workload.working_directory or "."
@@ -159,7 +154,6 @@ class Conduct:
         if self._given.arm is Arm.UNMANAGED:
             self._up_s = self._began_s
         self._commanded(life)
-        self._watch.began(life)
         try:
             self._stay(life)
         finally:
@@ -215,7 +209,9 @@ class Conduct:
         *whole, self._told_rest = (self._told_rest + content).split(b"\n")
         for line in whole:
             told = msgspec.json.decode(line, type=Told)
-            if told.started is None:
+            if told.started is not None:
+                self._watch.began(life)
+            else:
                 self._told = told
                 self._detected("end of its process")
         if not content and self._told is None:
@@ -227,8 +223,14 @@ class Conduct:
         if self._detected_s is None:
             self._detected_s = self._given.clock()
             status = None if self._told is None else self._told.ended
-            if self._struck is not None or self._hung or status == restarter.TRY_AGAIN:
-                self._event(EventKind.DETECTED, None, {"how": how, "exit_status": status}, self._detected_s)
+            self._detection = Event(self._detected_s, EventKind.DETECTED, data={"how": how, "exit_status": status})
+            if self._striking.struck is not None or self._hung:
+                self._tell_detected()
+
+    def _tell_detected(self) -> None:
+        if self._detection is not None:
+            event, self._detection = self._detection, None
+            self._recorder.event(event)
 
     def _listen(self) -> None:
         offset_s = time.time() - self._given.clock()
@@ -256,35 +258,25 @@ class Conduct:
             self._cut = "the evaluation was broken off"
         elif self._given.end_unix_s is not None and time.time() >= self._given.end_unix_s:
             self._cut = "the window closed"
-        if self._cut or (self._kill_s is not None and now_s >= self._kill_s):
+        if self._cut or (self._striking.kill_s is not None and now_s >= self._striking.kill_s):
             life.end()
             return
         asked = requests.take(self._given.places.raw)
         if asked is not None:
-            self._strike(Planned(asked, None))
-        limit_s = self._limit_s()
-        if limit_s is not None and self._struck is None and now_s - self._began_s >= limit_s:
-            self._strike(self._coming.pop(0))
+            self._striking.by_hand(asked, life)
+        self._striking.pass_time(self._began_s, life)
         if now_s - max(self._began_s, self._up_s or 0.0, self._last_signal_s or 0.0) >= self._silence_limit_s():
             self._hung = True
             self._detected("missing heartbeat")
             life.end()
-        elif self._struck is not None and self._struck.kind in faults.SURVIVABLE and now_s - self._struck_s >= self._plan_heartbeat_s():
-            self._get_over()
 
-    def _get_over(self) -> None:
-        """The fault is over, and the life with it or not."""
-        self._struck = None
-        if self._disk is not None:
-            self._disk.free()
-
-    def _plan_heartbeat_s(self) -> float:
+    def _heartbeat_s(self) -> float:
         return self._plan.workload.progress.heartbeat_s if self._plan.workload.progress else _READY_S
 
     def _silence_limit_s(self) -> float:
         ready = self._plan.workload.ready
         return restarter.silence_limit_s(
-            heartbeat_s=self._plan_heartbeat_s(),
+            heartbeat_s=self._heartbeat_s(),
             has_signalled=self._last_signal_s is not None,
             is_up=self._up_s is not None,
             first_ready_s=self._first_ready_s,
@@ -293,10 +285,9 @@ class Conduct:
 
     def _signalled(self, at_s: float, counter: float) -> None:
         """The workload's counter was seen."""
-        if self._struck is not None and self._struck.kind in faults.AT_ONCE:
+        if self._striking.struck in faults.AT_ONCE:
             # It was said before the fault, and read after it.
-            at_s = min(at_s, self._struck_s - _JUST_BEFORE_S)
-            self._recorder.signal(at_s, counter)
+            self._recorder.signal(min(at_s, self._striking.at_s - _JUST_BEFORE_S), counter)
             return
         if self._last_signal_s is None:
             self._recorder.event(Event(at_s, EventKind.READY, counter))
@@ -307,41 +298,17 @@ class Conduct:
             self._is_down, self._fruitless = False, 0
         self._last_signal_s = at_s
         self._recorder.signal(at_s, counter)
+        if self._life is None:
+            return
         target = self._plan.workload.progress.target if self._plan.workload.progress else None
-        if target is not None and counter >= target and not self._reached:
+        if target is not None and counter >= target:
             self._reached = True
-            if self._life is not None:
-                self._life.end()
-            return
-        due = self._coming[0] if self._coming else None
-        if due is None or due.counter is None or due.kind is FaultKind.TIME_LIMIT:
-            return
-        if counter >= due.counter and self._struck is None:
-            self._strike(self._coming.pop(0))
+            self._life.end()
+        else:
+            self._striking.reached(counter, self._life)
 
     def _saved(self, at_s: float, counter: float) -> None:
         self._event(EventKind.RECOVERABLE, counter, {"source": "own"}, at_s)
-
-    def _strike(self, planned: Planned) -> None:
-        """Do a fault to this life, once it has one."""
-        life = self._life
-        if life is None:
-            return
-        data: dict[str, Any] = {"kind": planned.kind.value, "life": self._number}
-        if planned.counter is None:
-            data["by_hand"] = True
-        try:
-            if self._struck is not None:
-                raise errors.Unsupported(f"the {self._struck.kind.value} before it is not over yet")
-            done = faults.inject(planned.kind, life.processes(self._given.arm), node=life.node, disk=self._disk)
-        except (errors.ProcessGone, errors.Unsupported) as error:
-            self._event(EventKind.FAULT_PLANNED, planned.counter, data | {"failed": str(error)})
-            return
-        self._struck, self._struck_s = planned, self._given.clock()
-        self._faults_met += 1
-        self._event(EventKind.FAULT_INJECTED, planned.counter, data | done, self._struck_s)
-        if planned.kind in faults.ASKED_FIRST:
-            self._kill_s = self._struck_s + self._plan.faults.grace_s
 
     def _after(self) -> restarter.Next:
         """Nothing of the life is left: say what follows."""
@@ -349,18 +316,19 @@ class Conduct:
         following = restarter.after(
             End(
                 status=None if self._told is None else self._told.ended,
-                struck=None if self._struck is None else self._struck.kind,
+                struck=self._striking.struck,
                 hung=self._hung,
                 is_target_reached=self._reached,
                 fruitless=self._fruitless,
-                has_recovered=self._faults_met > 0,
+                has_recovered=self._striking.met > 0,
             )
         )
         if self._cut:
             return "failed"
         if following == "restart":
+            self._tell_detected()
             self._is_down = True
-            self._get_over()
+            self._striking.get_over()
         return following
 
     def _wait_in_queue(self) -> bool:
@@ -384,7 +352,9 @@ class Conduct:
             data["reason"] = f"{self._fruitless} lives in a row made no progress"
         if self._reached:
             data["reason"] = "the target was reached"
-        self._event(EventKind.ENDED, None, data, self._detected_s)
+        # What was printed last may have been read after the end was told.
+        ended_s = self._given.clock() if self._detected_s is None else self._detected_s
+        self._event(EventKind.ENDED, None, data, max(ended_s, self._recorder.last_s))
 
     def _event(self, kind: EventKind, value: float | None = None, data: dict[str, Any] | None = None, at_s: float | None = None) -> None:
         self._recorder.event(Event(self._given.clock() if at_s is None else at_s, kind, value, data or {}))
@@ -394,7 +364,6 @@ class Conduct:
         if self._life is not None:
             self._life.close()
         self._watch.close()
-        if self._disk is not None:
-            self._disk.close()
+        self._striking.close()
         local.kill(local.leftovers(self._recorder.run_id), signal.SIGKILL)
         local.remove(self._given.places)

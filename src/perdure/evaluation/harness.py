@@ -25,10 +25,12 @@ from perdure.evaluation import folder as folders
 from perdure.evaluation.conduct import Conduct, Given
 from perdure.evaluation.folder import Folder, RunLog
 from perdure.evaluation.plan import Plan
+from perdure.evaluation.runs import Glimpse
 from perdure.evaluation.schedule import Pace, Planned
 from perdure.model.evaluation import Arm, EventKind, Run
 
 _CLOCK = ".clock"
+_LOOK_S = 0.1
 _ARMS = (Arm.UNMANAGED, Arm.MANAGED)
 
 
@@ -50,6 +52,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 Say = Callable[[Step], None]
+"""Is told of each run when it has ended."""
+Look = Callable[[tuple[Glimpse, ...]], None]
+"""Is shown the runs in progress, again and again."""
 
 
 class _Clock(msgspec.Struct, frozen=True):
@@ -57,14 +62,18 @@ class _Clock(msgspec.Struct, frozen=True):
     origin_s: float
 
 
-def baseline(folder: Folder, plan: Plan, *, with_faults: bool, say: Say, stop: threading.Event) -> tuple[Run, ...]:
+def _look_away(_glimpses: tuple[Glimpse, ...]) -> None:
+    """Show nothing."""
+
+
+def baseline(folder: Folder, plan: Plan, *, with_faults: bool, say: Say, stop: threading.Event, look: Look = _look_away) -> tuple[Run, ...]:
     """Make the runs of the baseline that are missing: undisturbed ones, and as many with the plan's faults where it has any.
 
     Returns the runs that were made. Raises what forbids them, and `errors.PartialResult` when `stop` was set or one did not complete.
     """
     refuse(plan)
     log = _begin(folder, plan)
-    work = _Work(folder, plan, stop, say)
+    work = _Work(folder, plan, stop, say, look)
     wanted = plan.baseline.repetitions
     made: list[Run] = []
     for disturbed in (False, True) if with_faults and plan.faults.kinds and plan.faults.seed is not None else (False,):
@@ -76,14 +85,16 @@ def baseline(folder: Folder, plan: Plan, *, with_faults: bool, say: Say, stop: t
     return tuple(made)
 
 
-def arms(folder: Folder, plan: Plan, *, say: Say, stop: threading.Event, pairs: int | None = None) -> tuple[Run, ...]:
+def arms(
+    folder: Folder, plan: Plan, *, say: Say, stop: threading.Event, pairs: int | None = None, look: Look = _look_away
+) -> tuple[Run, ...]:
     """Make the pairs of runs that are missing, or `pairs` of them; returns the runs that were made.
 
     Raises what forbids them, and `errors.PartialResult` when `stop` was set or the window closed before all were made.
     """
     refuse(plan)
     log = _begin(folder, plan)
-    work = _Work(folder, plan, stop, say)
+    work = _Work(folder, plan, stop, say, look)
     pace = pace_of(plan, log)
     made: list[Run] = []
     todo = missing(plan, log)
@@ -164,11 +175,13 @@ def refuse(plan: Plan) -> None:
 class _Work:
     """Makes runs, one or two at once, and appends each when it ends."""
 
-    def __init__(self, folder: Folder, plan: Plan, stop: threading.Event, say: Say) -> None:
+    def __init__(self, folder: Folder, plan: Plan, stop: threading.Event, say: Say, look: Look) -> None:
         self._folder = folder
         self._plan = plan
         self._stop = stop
         self._say = say
+        self._look = look
+        self._recorders: dict[str, runs.Recorder] = {}
         self._clock = _clock(folder)
         self._appending = threading.Lock()
 
@@ -181,6 +194,10 @@ class _Work:
             found = [future.result() for future in self._awaited(futures)]
         for run in found:
             self._say(Step(run, done, wanted))
+            if run.excluded is not None:
+                raise errors.PartialResult(
+                    f"{run.id} does not count: {run.excluded}", hint=f"see what it printed: {self._folder.raw / run.id}/life-1-output.log"
+                )
         if self._stop.is_set():
             raise errors.PartialResult("broken off: the run in progress is recorded as cut short", hint="the same command again goes on")
         return found
@@ -193,7 +210,8 @@ class _Work:
                 for future in futures:
                     if future.done() and future.exception() is not None:
                         self._stop.set()
-                time.sleep(0.05)
+                self._look(tuple(recorder.glimpse() for recorder in list(self._recorders.values())))
+                time.sleep(_LOOK_S)
             undone.pop_all()
         failed = next((future for future in futures if future.exception() is not None), None)
         if failed is not None:
@@ -222,6 +240,7 @@ class _Work:
             purpose=task.purpose,
         )
         recorder = runs.Recorder(raw, head)
+        self._recorders[run_id] = recorder
         finished = False
         try:
             given = Given(
@@ -235,10 +254,19 @@ class _Work:
             )
             finished = Conduct(given, recorder).run()
         finally:
-            run = recorder.close(finished=finished)
+            del self._recorders[run_id]
+            run = _judged(recorder.close(finished=finished))
             with self._appending:
                 folders.append_run(self._folder, run)
         return run
+
+
+def _judged(run: Run) -> Run:
+    """Return the run, excluded when it never did anything: that tells of a wrong command or plan, not of an arm."""
+    if not run.finished or any(event.kind is EventKind.READY for event in run.events):
+        return run
+    ended = next((event.data for event in reversed(run.events) if event.kind is EventKind.ENDED), {})
+    return msgspec.structs.replace(run, excluded=f"it made no progress at all, and its command ended with {ended.get('exit_status')}")
 
 
 def _begin(folder: Folder, plan: Plan) -> RunLog:

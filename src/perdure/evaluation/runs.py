@@ -24,8 +24,18 @@ from perdure.model.evaluation import Event, EventKind, Run
 
 JOURNAL = "journal.jsonl"
 _APART_S = 0.1
+_FEW = 16
+"""Events are written nearly in order: the newest is among the last few."""
 _REMEMBERED = 100_000
 """Signals of progress that are kept to tell which counter a checkpoint holds: it is told of its end, seconds or minutes after."""
+
+
+class Glimpse(msgspec.Struct, frozen=True):
+    """How far a run is."""
+
+    run_id: str
+    counter: float | None
+    faults: int
 
 
 class Recorder:
@@ -35,6 +45,7 @@ class Recorder:
         self._head = head
         self._events: list[Event] = []
         self._signals: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
+        self._faults = 0
         self._pending: Event | None = None
         self._written_s = -float("inf")
         self._guard = threading.Lock()
@@ -50,6 +61,21 @@ class Recorder:
     def run_id(self) -> str:
         """Id of the run."""
         return self._head.id
+
+    @property
+    def last_s(self) -> float:
+        """Time of the newest event or signal."""
+        with self._guard:
+            newest = [
+                *(event.at_s for event in self._events[-_FEW:]),
+                *(at_s for at_s, _ in ([self._signals[-1]] if self._signals else [])),
+            ]
+            return max(newest, default=-float("inf"))
+
+    def glimpse(self) -> Glimpse:
+        """Return how far the run is."""
+        with self._guard:
+            return Glimpse(self._head.id, self._signals[-1][1] if self._signals else None, self._faults)
 
     def signal(self, at_s: float, counter: float) -> None:
         """The workload's counter was seen at `counter`."""
@@ -94,6 +120,7 @@ class Recorder:
         self._pending = None
         if event.kind is EventKind.PROGRESS:
             self._written_s = event.at_s
+        self._faults += event.kind is EventKind.FAULT_INJECTED
         self._events.append(event)
         self._write(msgspec.json.encode(event))
 
