@@ -14,6 +14,7 @@ import reported
 from rich.console import Console
 
 from perdure.evaluation import amend, drawing, headline, leaving, page, tables, wording
+from perdure.model.advice import Interval
 from perdure.model.evaluation import Arm, MeasureKind, MeasureResult, Mistake, Outcome, Point, Threshold
 
 VOID = {"meta", "input", "br", "link", "img"}
@@ -346,6 +347,13 @@ def test_the_exit_test_is_run_and_kept(tmp_path, script, status, passed):
 )
 def test_quantities_read_well(value, unit, text):
     assert wording.quantity(value, unit) == text
+
+
+def test_differences_of_shares_are_points():
+    assert wording.difference(0.314, "share") == "31.4 points"
+    assert wording.difference(-2.04, "s") == "−2.04 s"
+    assert wording.difference_interval(Interval(-0.012, 0.3, 0.9), "share") == "−1.2 to 30.0 points (90%)"
+    assert wording.threshold(Threshold(reason="r", gain_at_least=0.05), "share") == "at least 5.0 points more than unmanaged"
 
 
 @pytest.mark.parametrize("span", [1e-9, 0.003, 1.0, 7.0, 42.0, 1e6])

@@ -89,6 +89,8 @@ def _filters() -> dict[str, Callable[..., object]]:
         "basis": wording.basis,
         "command": wording.command,
         "counter": wording.counter,
+        "difference": wording.difference,
+        "difference_interval": wording.difference_interval,
         "formulas": wording.formulas,
         "interval": wording.interval,
         "name": wording.name,

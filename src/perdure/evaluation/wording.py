@@ -59,6 +59,20 @@ def seconds(value: float | None) -> str:
     return f"{sign}{size:.{max(0, min(3, 2 - math.floor(math.log10(size))))}f} s"
 
 
+def difference(value: float | None, unit: str) -> str:
+    """Format managed less unmanaged: a difference of shares is one of percentage points."""
+    if value is None or unit != "share":
+        return quantity(value, unit)
+    return f"{value * 100:.1f} points".replace("-", "−")
+
+
+def difference_interval(value: Interval | None, unit: str) -> str:
+    """Format the interval of a difference with its level, empty when there is none."""
+    if value is None or unit != "share":
+        return interval(value, unit)
+    return f"{difference(value.low, unit).removesuffix(' points')} to {difference(value.high, unit)} ({value.level:.0%})"
+
+
 def interval(value: Interval | None, unit: str) -> str:
     """Format an interval with its level, empty when there is none."""
     if value is None:
@@ -80,7 +94,7 @@ def threshold(value: Threshold | None, unit: str) -> str:
     if value.at_least is not None:
         parts.append(f"at least {quantity(value.at_least, unit)}")
     if value.gain_at_least is not None:
-        parts.append(f"at least {quantity(value.gain_at_least, unit)} more than unmanaged")
+        parts.append(f"at least {difference(value.gain_at_least, unit)} more than unmanaged")
     return " and ".join(parts)
 
 
