@@ -38,13 +38,13 @@ def undisturbed(*argv: str) -> list[str]:
 
 
 def test_a_counter_goes_on_three_times_and_keeps_its_memory_and_exit_status(tmp_path: Path):
-    with Workload.python(tmp_path, COUNTER, "120") as workload:
+    with Workload.python(tmp_path, COUNTER, "600") as workload:
         for at in (20, 45, 70):
             workload.wait_for(f"\n{at} ")
             dumped = workload.cycle()
             assert alive.verify(workload.tree, dumped.processes, None).progress == "moved"
         assert workload.status() == 3
-        assert workload.lines() == undisturbed(sys.executable, "-u", str(tmp_path / "program.py"), "120")
+        assert workload.lines() == undisturbed(sys.executable, "-u", str(tmp_path / "program.py"), "600")
 
 
 def test_a_pipeline_loses_and_repeats_nothing_in_its_pipes(tmp_path: Path):

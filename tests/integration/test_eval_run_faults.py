@@ -10,8 +10,8 @@ import counting
 import pytest
 
 from perdure import errors
+from perdure.evaluation import agenda, harness
 from perdure.evaluation import folder as folders
-from perdure.evaluation import harness
 from perdure.evaluation import plan as plans
 from perdure.model.evaluation import EventKind, FaultKind, Run
 
@@ -162,4 +162,4 @@ def test_a_run_that_never_did_anything_is_no_run_of_an_arm(tmp_path):
     (found,) = log.runs
     assert found.finished
     assert found.excluded is not None
-    assert harness.missing(plan, log)[0][0] == 1
+    assert agenda.missing(plan, log)[0][0] == 1

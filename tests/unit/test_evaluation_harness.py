@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import errors
+from perdure.evaluation import agenda, harness, recover, requests, restarter, runs
 from perdure.evaluation import folder as folders
-from perdure.evaluation import harness, recover, requests, restarter, runs
 from perdure.evaluation import plan as plans
 from perdure.evaluation.arms import Said, Size
 from perdure.evaluation.checkpoints import Checkpoints
@@ -36,15 +36,15 @@ def _log(there, *made) -> RunLog:
 
 def test_arms_alternate(there):
     plan = plans.load(there.plan)
-    assert harness.missing(plan, RunLog()) == ((1, (UNMANAGED, MANAGED)), (2, (MANAGED, UNMANAGED)), (3, (UNMANAGED, MANAGED)))
+    assert agenda.missing(plan, RunLog()) == ((1, (UNMANAGED, MANAGED)), (2, (MANAGED, UNMANAGED)), (3, (UNMANAGED, MANAGED)))
 
 
 def test_only_what_is_missing_is_made(there):
     plan = plans.load(there.plan)
     log = _log(there, (1, UNMANAGED, {}), (1, MANAGED, {}), (2, MANAGED, {}), (3, UNMANAGED, {"finished": False}))
-    assert harness.missing(plan, log) == ((2, (UNMANAGED,)), (3, (UNMANAGED, MANAGED)))
+    assert agenda.missing(plan, log) == ((2, (UNMANAGED,)), (3, (UNMANAGED, MANAGED)))
     log = _log(there, (1, UNMANAGED, {}), (1, MANAGED, {"excluded": "a fan failed"}))
-    assert harness.missing(plan, log)[0] == (1, (MANAGED,))
+    assert agenda.missing(plan, log)[0] == (1, (MANAGED,))
 
 
 def test_side_by_side_a_broken_pair_is_made_anew(tmp_path):
@@ -52,13 +52,13 @@ def test_side_by_side_a_broken_pair_is_made_anew(tmp_path):
     there.plan.write_text(there.plan.read_text() + '[arms]\norder = "side-by-side"\n')
     plan = plans.load(there.plan)
     log = _log(there, (1, UNMANAGED, {}), (1, MANAGED, {}), (2, UNMANAGED, {}), (2, MANAGED, {"finished": False}))
-    assert harness.missing(plan, log) == ((3, (UNMANAGED, MANAGED)), (4, (UNMANAGED, MANAGED)))
+    assert agenda.missing(plan, log) == ((3, (UNMANAGED, MANAGED)), (4, (UNMANAGED, MANAGED)))
 
 
 def test_nothing_is_missing_when_all_pairs_are_complete(there):
     plan = plans.load(there.plan)
     log = _log(there, *((pair, arm, {}) for pair in (1, 2, 3) for arm in Arm))
-    assert harness.missing(plan, log) == ()
+    assert agenda.missing(plan, log) == ()
 
 
 def test_pace_is_that_of_undisturbed_runs(there):
@@ -74,8 +74,8 @@ def test_pace_is_that_of_undisturbed_runs(there):
 
     made = (run(1, 2.0), run(2, 4.0), run(3, 100.0, disturbed=True))
     log = RunLog(made, tuple(msgspec.json.encode(each) for each in made))
-    assert harness.pace_of(plan, log) == Pace(3.0, 33.0)
-    assert harness.pace_of(plan, RunLog()) is None
+    assert agenda.pace_of(plan, log) == Pace(3.0, 33.0)
+    assert agenda.pace_of(plan, RunLog()) is None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ AWS_ENDPOINT_URL and AWS_REGION. Credentials come from AWS_ variables alone: an 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import re
@@ -43,6 +44,8 @@ def open_backend(url: str, *, options: Mapping[str, str] | None = None, environm
             return _directory("/" + unquote(path))
         case "s3":
             place = _bucket(url, dict(options or {}), environment)
+            if importlib.util.find_spec("obstore") is None:
+                raise errors.MissingExtra("a store in a bucket needs obstore, which is not installed", hint="pip install 'perdure[s3]'")
             return RetryingBackend(S3Backend(place), Patience(), clock=time.monotonic, sleep=time.sleep, random=random.random)
     raise errors.UsageError(f"{scheme}:// is no place for a store", hint=_FORMS)
 
