@@ -17,7 +17,7 @@ import pytest
 import reported
 
 from perdure.base.proc import process
-from perdure.evaluation import folder, local, lock, standing
+from perdure.evaluation import folder, local, lock, places, standing
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.criu
@@ -150,3 +150,6 @@ def test_a_harness_that_is_killed_loses_no_start(perdure, there, tmp_path):
     broken = [run for run in runs.values() if not run.finished]
     assert [run.id.split("-")[2] for run in broken] == ["restore"]
     assert [pid for run_id in runs for pid in local.leftovers(run_id)] == []
+    assert not [
+        place for run_id in runs for place in (there.raw / run_id / "state", places.of(there.raw, run_id).run_dir) if place.exists()
+    ]

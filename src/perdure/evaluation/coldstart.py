@@ -8,6 +8,7 @@ restored again and again. Every start is recorded in `runs.jsonl`, also the firs
 from __future__ import annotations
 
 import contextlib
+import secrets
 import subprocess
 import sys
 import time
@@ -95,6 +96,7 @@ class Bench:
         if plan.site.nodes and here not in plan.site.nodes:
             raise errors.UsageError(f"the plan names the nodes {', '.join(plan.site.nodes)}, and this is {here}", hint="measure it there")
         recover.recover(there, plan)
+        _remove_states(there)
         self._ready: Ready = plan.workload.ready
         self._folder = there
         self._plan = plan
@@ -116,15 +118,15 @@ class Bench:
         tell("a first life under perdure run, to be saved")
         run, saved = self._record(self._start(Arm.MANAGED, 0, "warm", excluded=_FIRST_LIFE))
         made.append(run)
-        if saved is None:
-            raise errors.CheckpointFailed(f"{run.id} was not saved: {run.excluded}", hint=f"see {self._folder.raw / run.id}")
         try:
+            if saved is None:
+                raise errors.CheckpointFailed(f"{run.id} was not saved: {run.excluded}", hint=f"see {self._folder.raw / run.id}")
             for repetition in range(1, repetitions + 1):
                 for cache in caches:
                     tell(f"restore, {cache} page cache")
                     made.append(self._record(self._start(Arm.MANAGED, repetition, cache, saved=saved))[0])
         finally:
-            local.remove(saved.places)
+            _remove_states(self._folder)
         return tuple(made)
 
     def _natives(self, repetitions: int, caches: tuple[Cache, ...]) -> Iterable[Start]:
@@ -136,7 +138,8 @@ class Bench:
     def _start(self, arm: Arm, repetition: int, cache: Cache, *, saved: Saved | None = None, excluded: str | None = None) -> Start:
         number, self._next = self._next, self._next + 1
         side = "native" if arm is Arm.UNMANAGED else "first-life" if saved is None else "restore"
-        name = f"{PREFIX}{number:04d}-{side}-{cache}"
+        # Sockets of evaluations in other folders lie beside ours, by the run's id.
+        name = f"{PREFIX}{number:04d}-{side}-{cache}-{secrets.token_hex(3)}"
         return Start(id=name, arm=arm, repetition=repetition, cache=cache, saved=saved, excluded=excluded)
 
     def _record(self, start: Start) -> tuple[Run, Saved | None]:
@@ -261,6 +264,13 @@ class Bench:
         sizes = {name: document[name] for name in ("id", "stopped_s", "logical_bytes", "stored_bytes", "new_bytes")}
         recorder.event(Event(self._clock(), EventKind.CHECKPOINT_DONE, None, sizes))
         return saved, None
+
+
+def _remove_states(there: Folder) -> None:
+    """Remove the checkpoints that first lives left, also those of a harness that was killed; nothing else stands on them."""
+    for name in folder.raw_ids(there):
+        if name.startswith(PREFIX):
+            local.remove(places.of(there.raw / name, name))
 
 
 def _expanded(wanted: Ready, there: Places) -> Ready:
