@@ -8,7 +8,7 @@ import pytest
 import reported
 
 from perdure import errors
-from perdure.evaluation import folder, matrix, matrix_record, outcome, recipes
+from perdure.evaluation import command_line, comparison, folder, matrix, matrix_record, outcome, recipes
 from perdure.model.evaluation import Arm, Event, EventKind
 
 GOOD = 'name = "one"\ncommand = ["true"]\ncheckpoint_after = { seconds = 1.5 }\n'
@@ -60,29 +60,35 @@ def test_a_folder_without_recipes_is_refused(tmp_path):
         recipes.load(tmp_path)
 
 
-def trial(tmp_path, **more):
-    recipe = msgspec.convert({"name": "one", "command": ["true"], "checkpoint_after": {"lines": 1}, **more}, recipes.Recipe)
-    found = recipes.Found(recipe, tmp_path)
-    made = matrix.Trial(found, work=tmp_path / "work", run_dir=tmp_path / "run", given={"PATH": "/usr/bin:/bin"}, clock=lambda: 1.0)
-    (tmp_path / "work" / "folder").mkdir(parents=True)
-    (tmp_path / "work" / "alone").mkdir()
-    return made
-
-
-def test_lines_to_ignore_are_not_compared(tmp_path):
-    made = trial(tmp_path, ignore=["^at "])
-    assert made._difference(b"a\nat 1\nb\n", b"a\nat 2\nb\n", tmp_path / "work" / "alone") is None
-    assert made._difference(b"a\nb\n", b"a\nc\n", tmp_path / "work" / "alone") == "its output differs from line 2 on: 'b' instead of 'c'"
-    assert "line 3 on: 'b' instead of nothing" in (made._difference(b"a\na\nb", b"a\na", tmp_path / "work" / "alone") or "")
+def test_lines_to_ignore_are_not_compared():
+    assert comparison.of_output(b"a\nat 1\nb\n", b"a\nat 2\nb\n", ["^at "]) is None
+    assert comparison.of_output(b"a\nb\n", b"a\nc\n", []) == "its output differs from line 2 on: 'b' instead of 'c'"
+    assert "line 3 on: 'b' instead of nothing" in (comparison.of_output(b"a\na\nb", b"a\na", []) or "")
 
 
 def test_files_are_compared_byte_for_byte(tmp_path):
-    made = trial(tmp_path, outputs=["out.bin"])
-    ours, theirs = tmp_path / "work" / "folder" / "out.bin", tmp_path / "work" / "alone" / "out.bin"
-    theirs.write_bytes(b"\0\1")
-    assert made._difference(b"", b"", theirs.parent) == "out.bin differs"
-    ours.write_bytes(b"\0\1")
-    assert made._difference(b"", b"", theirs.parent) is None
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    assert comparison.of_files(ours, theirs, ["out.bin"]) is None
+    (theirs / "out.bin").write_bytes(b"\0\1")
+    for content, verdict in ((None, "out.bin differs"), (b"\0", "out.bin differs"), (b"\0\1\2", "out.bin differs"), (b"\0\1", None)):
+        if content is not None:
+            (ours / "out.bin").write_bytes(content)
+        assert comparison.of_files(ours, theirs, ["out.bin"]) == verdict
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "message"),
+    [
+        (b'{"type":"event"}\n{"error":{"code":"checkpoint-refused","message":"no"}}\n', "checkpoint-refused", "no"),
+        (b"Traceback\nValueError: x\n", "", "ValueError: x"),
+        (b'{"error": 3}', "", '{"error": 3}'),
+        (b"", "", ""),
+    ],
+)
+def test_what_a_command_says_when_it_fails_is_read(said, code, message):
+    assert command_line.refusal(said) == command_line.Refusal(code, message)
 
 
 def test_what_cannot_be_run_here_is_not_run_and_a_setup_that_fails_is_said(tmp_path):

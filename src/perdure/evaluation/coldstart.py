@@ -7,10 +7,8 @@ restored again and again. Every start is recorded in `runs.jsonl`, also the firs
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
@@ -18,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from perdure import errors
-from perdure.evaluation import arms, canonical, environment, folder, local, page_cache, places, ready, recover, this_machine
+from perdure.evaluation import arms, canonical, command_line, environment, folder, local, page_cache, places, ready, recover, this_machine
 from perdure.evaluation.arms import Listener
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.places import Places
@@ -250,7 +248,7 @@ class Bench:
         """Save the first life by our own command; returns the checkpoint, or why there is none."""
         recorder.event(Event(self._clock(), EventKind.CHECKPOINT_BEGUN))
         done = subprocess.run(
-            (sys.executable, "-P", "-m", "perdure", "checkpoint", arms.WORKLOAD, "--json"),
+            command_line.perdure("checkpoint", arms.WORKLOAD, "--json"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=arms.environment(start.arm, there, start.id, self._given),
@@ -258,7 +256,7 @@ class Bench:
             check=False,
         )
         if done.returncode:
-            return None, f"it could not be saved: {_last_words(done.stderr)}"
+            return None, f"it could not be saved: {command_line.refusal(done.stderr).message}"
         document = msgspec.json.decode(done.stdout)
         saved = Saved(str(document["id"]), int(document["logical_bytes"]), int(document["stored_bytes"]), answers, there)
         sizes = {name: document[name] for name in ("id", "stopped_s", "logical_bytes", "stored_bytes", "new_bytes")}
@@ -299,11 +297,3 @@ def _without_interval(options: tuple[str, ...]) -> tuple[str, ...]:
         elif not option.startswith("--every="):
             kept.append(option)
     return tuple(kept)
-
-
-def _last_words(said: bytes) -> str:
-    """Return the message of an error document, else the last line."""
-    last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    with contextlib.suppress(msgspec.DecodeError, KeyError, TypeError):
-        return str(msgspec.json.decode(last)["error"]["message"])
-    return last

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,9 @@ import msgspec
 
 from perdure import errors
 from perdure.base.text import printable
+from perdure.evaluation import command_line, comparison
 from perdure.evaluation.arms import Listener, Said
+from perdure.evaluation.command_line import Refusal
 from perdure.evaluation.local import MARK
 from perdure.evaluation.outcome import KEY, RecipeOutcome
 from perdure.evaluation.recipes import Found, Recipe
@@ -89,7 +89,7 @@ class Trial:
         self._first_life()
         self._second_life()
         self._at("compare")
-        difference = self._difference(self._logs(), expected, self._work / "alone")
+        difference = self._difference(self._logs(), expected)
         if difference is not None:
             raise self._end(f"{difference}{self._own_difference(expected)}")
         return self._now(result="works", step="done", detail="")
@@ -159,7 +159,7 @@ class Trial:
         self.events.append(Event(self._clock(), kind, None, data))
         options = ("--name", _WORKLOAD, "--every", "never", "--quiet", "--events", str(self._events_file), *self._recipe.options)
         return Watched(
-            (*_perdure("run"), *options, "--", *self._recipe.command),
+            (*command_line.perdure("run"), *options, "--", *self._recipe.command),
             working_directory=str(self._folder),
             environment=self._perdure,
             log=self._work / log,
@@ -184,7 +184,7 @@ class Trial:
                 break
             done = self._ask("checkpoint", _WORKLOAD, "--json")
         if done.returncode:
-            raise self._refused(life, _error(done.stderr))
+            raise self._refused(life, command_line.refusal(done.stderr))
         document = msgspec.json.decode(done.stdout)
         self._now(
             checkpoint=str(document["id"]),
@@ -196,19 +196,18 @@ class Trial:
         sizes = {name: document[name] for name in ("id", "logical_bytes", "stored_bytes", "new_bytes", "stopped_s")}
         self.events.append(Event(self._clock(), EventKind.CHECKPOINT_DONE, None, sizes))
 
-    def _refused(self, life: Watched, error: dict[str, str]) -> _Ended:
+    def _refused(self, life: Watched, error: Refusal) -> _Ended:
         """Tell a refusal, after which the workload must end as if nobody had asked, from a failure."""
-        code, message = error.get("code", "error"), error.get("message", "")
-        if code != "checkpoint-refused":
-            return self._end(f"it could not be saved: {message}", codes=(code,))
-        codes = self._problems() or (code,)
+        if error.code != "checkpoint-refused":
+            return self._end(f"it could not be saved: {error.message}", codes=(error.code,) if error.code else ())
+        codes = self._problems() or (error.code,)
         status = life.finish(patience_s=self._recipe.timeout_s)
         difference = None if status == 0 else f"it then ended with {status}"
         if difference is None:
-            difference = self._difference(self._logs(), (self._work / "alone.log").read_bytes(), self._work / "alone")
+            difference = self._difference(self._logs(), (self._work / "alone.log").read_bytes())
         if difference is not None:
             return self._end(f"refused, and the workload did not go on unharmed: {difference}", codes=codes)
-        return _Ended(self._now(result="refused", codes=codes, detail=message))
+        return _Ended(self._now(result="refused", codes=codes, detail=error.message))
 
     def _problems(self) -> tuple[str, ...]:
         with contextlib.suppress(msgspec.DecodeError, KeyError, TypeError):
@@ -221,20 +220,13 @@ class Trial:
     def _logs(self) -> bytes:
         done = self._ask("logs", _WORKLOAD)
         if done.returncode:
-            raise self._end(f"what it printed cannot be had: {_error(done.stderr).get('message', '')}")
+            raise self._end(f"what it printed cannot be had: {command_line.refusal(done.stderr).message}")
         return done.stdout
 
-    def _difference(self, printed: bytes, expected: bytes, alone: Path) -> str | None:
-        ours, theirs = (_shown(text, self._recipe.ignore) for text in (printed, expected))
-        if ours != theirs:
-            at = next(
-                (place for place, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), min(len(ours), len(theirs))
-            )
-            return f"its output differs from line {at + 1} on: {_line(ours, at)} instead of {_line(theirs, at)}"
-        for name in self._recipe.outputs:
-            if _content(self._folder / name) != _content(alone / name):
-                return f"{name} differs"
-        return None
+    def _difference(self, printed: bytes, expected: bytes) -> str | None:
+        """Say how what is in the folder, and was printed, differs from the undisturbed run; None: it does not."""
+        different = comparison.of_output(printed, expected, self._recipe.ignore)
+        return different or comparison.of_files(self._folder, self._work / "alone", self._recipe.outputs)
 
     def _own_difference(self, expected: bytes) -> str:
         """Say so when an undisturbed run differs from another one, too."""
@@ -242,7 +234,7 @@ class Trial:
         self._prepare()
         again = self._undisturbed("again")
         self._folder = self._work / "again"
-        if self._difference(again, expected, self._work / "alone") is None:
+        if self._difference(again, expected) is None:
             return ""
         return "; but so do two undisturbed runs: leave out with ignore what is never the same"
 
@@ -278,7 +270,7 @@ class Trial:
         """Run a command of ours beside the workload."""
         try:
             return subprocess.run(
-                (*_perdure(*arguments),),
+                command_line.perdure(*arguments),
                 cwd=self._folder,
                 env=self._perdure,
                 stdin=subprocess.DEVNULL,
@@ -300,26 +292,6 @@ class Trial:
         return _Ended(self._now(result="failed", detail=detail, codes=tuple(codes)))
 
 
-def _perdure(*arguments: str) -> tuple[str, ...]:
-    return (sys.executable, "-P", "-m", "perdure", *arguments)
-
-
-def _shown(text: bytes, ignore: Sequence[str]) -> list[bytes]:
-    patterns = [re.compile(pattern.encode()) for pattern in ignore]
-    return [line for line in text.split(b"\n") if not any(pattern.search(line) for pattern in patterns)]
-
-
-def _line(lines: Sequence[bytes], at: int) -> str:
-    return repr(lines[at].decode("utf-8", "replace")[:80]) if at < len(lines) else "nothing"
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
-
-
 def _tail(path: Path) -> str:
     try:
         with open(path, "rb") as handle:
@@ -331,12 +303,3 @@ def _tail(path: Path) -> str:
 
 def _words(said: bytes) -> str:
     return printable(said.decode("utf-8", "replace").strip()[-300:])
-
-
-def _error(said: bytes) -> dict[str, str]:
-    """Return code and message of an error document, which is the last line; the line itself when it is none."""
-    last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    with contextlib.suppress(msgspec.DecodeError, KeyError, TypeError):
-        found = msgspec.json.decode(last)["error"]
-        return {"code": str(found["code"]), "message": str(found["message"])}
-    return {"message": last}
