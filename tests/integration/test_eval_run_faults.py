@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 
@@ -10,10 +11,10 @@ import counting
 import pytest
 
 from perdure import errors
-from perdure.evaluation import agenda, harness
+from perdure.evaluation import agenda, faults, harness, local
 from perdure.evaluation import folder as folders
 from perdure.evaluation import plan as plans
-from perdure.model.evaluation import EventKind, FaultKind, Run
+from perdure.model.evaluation import Arm, EventKind, FaultKind, Run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces, disks and memory cgroups need root")
 
@@ -163,3 +164,32 @@ def test_a_run_that_never_did_anything_is_no_run_of_an_arm(tmp_path):
     assert found.finished
     assert found.excluded is not None
     assert agenda.missing(plan, log)[0][0] == 1
+
+
+def test_a_run_ends_with_the_window(tmp_path):
+    there = counting.begin(tmp_path / "trial", steps=100_000, duration_s="duration_s = 1.5")
+    plan = plans.load(there.plan)
+    with pytest.raises(errors.PartialResult, match="window closed with 3 pairs missing"):
+        harness.arms(there, plan, say=lambda _step: None, stop=threading.Event())
+    (first,) = folders.read_runs(there).runs
+    assert first.finished
+    ended = the(first, EventKind.ENDED)
+    assert ended.data["completed"] is False
+    assert ended.data["reason"] == "the window closed"
+    counting.await_none({run.id for run in folders.read_runs(there).runs})
+
+
+GROWING = "kept = []\nwhile True: kept.append(bytearray(1 << 20)); time.sleep(0.01)"
+
+
+@pytest.mark.parametrize(("program", "status", "words"), [(GROWING, 1, "ended"), ("time.sleep(600)", -9, "survived")])
+def test_memory_that_runs_out_without_a_memory_cgroup(program, status, words):
+    command = [sys.executable, "-c", f"import time; print(flush=True); {program}"]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as victim:
+        try:
+            victim.stdout.readline()
+            way = faults.limit_memory(local.find(victim.pid, Arm.UNMANAGED))
+        finally:
+            victim.kill()
+        assert words in way
+        assert victim.wait() == status

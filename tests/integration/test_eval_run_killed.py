@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from pathlib import Path
 import counting
 import pytest
 
+from perdure.base.proc import mounts
 from perdure.evaluation import folder as folders
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.runs import JOURNAL
@@ -42,11 +44,20 @@ def await_journal(there: Folder, known: frozenset[str], process: subprocess.Pope
     raise AssertionError("no run began")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_killed_at_random_it_loses_no_run(tmp_path, seed):
+@pytest.mark.parametrize(
+    ("seed", "kind"), [(1, "kill"), pytest.param(2, "disk-full", marks=pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root"))]
+)
+def test_killed_at_random_it_loses_no_run(tmp_path, seed, kind):
     drawn = random.Random(seed)
     there = counting.begin(
-        tmp_path / "trial", "--child", steps=12, step_s=0.04, repetitions="repetitions = 2", at_progress="at_progress = [6]"
+        tmp_path / "trial",
+        "--child",
+        *(["--write"] if kind == "disk-full" else []),
+        steps=12,
+        step_s=0.04,
+        repetitions="repetitions = 2",
+        at_progress="at_progress = [6]",
+        kinds=f'kinds = ["{kind}"]',
     )
     kills = 0
     while True:
@@ -65,6 +76,7 @@ def test_killed_at_random_it_loses_no_run(tmp_path, seed):
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, answer
+    assert not any(each.point.startswith(str(tmp_path)) for each in mounts.of(os.getpid()))
     found = folders.read_runs(there).runs
     assert kills >= 1
     # Every run that had begun has its line, once; the broken ones say so and keep what had happened.
@@ -77,6 +89,51 @@ def test_killed_at_random_it_loses_no_run(tmp_path, seed):
         assert any(event.kind is EventKind.ENDED for event in run.events) == run.finished
     disturbed = [any(event.kind is EventKind.FAULT_INJECTED for event in run.events) for run in found if run.finished]
     assert sorted(disturbed) == [False, False, True, True]
+
+
+@pytest.mark.criu
+def test_killed_at_random_both_arms_come_to_their_end(tmp_path):
+    """Through the command line, from the baseline over the lock to the last pair."""
+    drawn = random.Random(3)
+    there = counting.begin(
+        tmp_path / "trial",
+        "--child",
+        steps=30,
+        step_s=0.08,
+        repetitions="repetitions = 2",
+        at_progress='at_progress = [18]\n[arms]\nmanaged_options = ["--every", "1s"]',
+    )
+    for arguments in (("baseline", "--no-faults"), ("lock",)):
+        done = start(there, *arguments)
+        assert done.communicate(timeout=120)[1] is not None
+        assert done.returncode == 0
+    known = folders.raw_ids(there)
+    for wanted in ("managed", "managed", "unmanaged"):
+        process = start(there, "run")
+        run_id = await_journal(there, known, process, b'"progress"')
+        while f"-{wanted}-" not in run_id:
+            known |= {run_id}
+            run_id = await_journal(there, known, process, b'"progress"')
+        known |= {run_id}
+        # Somewhere in it: before the fault, in the recovery, after it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(drawn.uniform(0.0, 3.0))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        counting.await_none(set(folders.raw_ids(there)))
+        if folders.raw_ids(there) <= {run.id for run in folders.read_runs(there).runs}:
+            break  # it was quicker
+    process = start(there, "run")
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    counting.await_none(set(folders.raw_ids(there)))
+    found = folders.read_runs(there).runs
+    assert {run.id for run in found} == folders.raw_ids(there)
+    made = sorted((run.pair, run.arm.value) for run in found if run.purpose == "arms" and run.finished)
+    assert made == [(1, "managed"), (1, "unmanaged"), (2, "managed"), (2, "unmanaged")]
+    assert any(not run.finished for run in found)
+    assert not list(there.raw.glob("*/state"))
+    assert not any((Path("/run") / f"perdure-eval-{run.id}").exists() for run in found)
 
 
 def test_asked_to_stop_it_records_what_it_broke_off(tmp_path):

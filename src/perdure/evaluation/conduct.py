@@ -7,9 +7,7 @@ where the workload's processes are found, and that ``perdure run`` is believed w
 from __future__ import annotations
 
 import os
-import selectors
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from perdure import errors
 from perdure.evaluation import arms, faults, local, requests, restarter
 from perdure.evaluation.checkpoints import Checkpoints
 from perdure.evaluation.local import Life, Told
+from perdure.evaluation.pipes import Pipes
 from perdure.evaluation.places import Places
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.restarter import End
@@ -84,7 +83,6 @@ class Conduct:
         self._fruitless = 0
         self._restarted: Event | None = None
         self._told: Told | None = None
-        self._told_rest = b""
         self._detected_s: float | None = None
         self._detection: Event | None = None
         """Not written yet: the end of a life that nothing interrupted is none."""
@@ -114,19 +112,8 @@ class Conduct:
         self._given.places.scratch.mkdir(0o700, exist_ok=True)
         work = self._plan.workload
         if work.setup:
-            with open(self._given.places.raw / "setup.log", "wb") as log:
-                setup = tuple(self._given.places.expand(word) for word in work.setup)
-                done = subprocess.run(
-                    setup,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=work.working_directory,
-                    env=self._environment(),
-                    check=False,
-                )
-            if done.returncode != 0:
-                raise errors.EnvironmentUnfit(f"workload.setup ended with {done.returncode}", hint=f"see {log.name}")
+            setup = tuple(self._given.places.expand(word) for word in work.setup)
+            local.set_up(setup, work.working_directory, self._environment(), self._given.places.raw / "setup.log")
         self._striking.prepare(faults.disk_place(self._plan.faults.disk_path, work.working_directory or ".", self._given.places.raw))
 
     def _environment(self) -> dict[str, str]:
@@ -141,7 +128,7 @@ class Conduct:
     def _live(self) -> restarter.Next:
         """Start a life and stay with it until nothing of it is left."""
         self._number += 1
-        self._told, self._told_rest, self._detected_s, self._last_signal_s = None, b"", None, None
+        self._told, self._detected_s, self._last_signal_s = None, None, None
         self._hung, self._up_s, self._detection = False, None, None
         self._striking.begin(self._number)
         command = arms.command(self._plan, self._given.arm, self._given.places)
@@ -178,13 +165,9 @@ class Conduct:
             self._recorder.event(event)
 
     def _stay(self, life: Life) -> None:
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(life.output, selectors.EVENT_READ, self._read_output)
-            waiting.register(life.told, selectors.EVENT_READ, self._read_told)
-            while waiting.get_map():
-                for key, _ in waiting.select(_TURN_S):
-                    if not key.data(life):
-                        waiting.unregister(key.fd)
+        with Pipes(life, printed=self._printed, told=self._heard_cell, lost=lambda: self._detected("loss of its node")) as pipes:
+            while pipes.are_open:
+                pipes.wait(_TURN_S)
                 self._watch.poll(is_up=self._restarted is None)
                 self._listen()
                 self._turn(life)
@@ -192,31 +175,15 @@ class Conduct:
         self._listen()
         self._tell_restarted("start")
 
-    def _read_output(self, life: Life) -> bool:
-        try:
-            content = os.read(life.output, 1 << 16)
-        except BlockingIOError:
-            return True
-        if content:
-            self._watch.printed(content, self._given.clock())
-        return bool(content)
+    def _printed(self, content: bytes) -> None:
+        self._watch.printed(content, self._given.clock())
 
-    def _read_told(self, life: Life) -> bool:
-        try:
-            content = os.read(life.told, 4096)
-        except BlockingIOError:
-            return True
-        *whole, self._told_rest = (self._told_rest + content).split(b"\n")
-        for line in whole:
-            told = msgspec.json.decode(line, type=Told)
-            if told.started is not None:
-                self._watch.began(life)
-            else:
-                self._told = told
-                self._detected("end of its process")
-        if not content and self._told is None:
-            self._detected("loss of its node")
-        return bool(content)
+    def _heard_cell(self, told: Told) -> None:
+        if told.started is not None and self._life is not None:
+            self._watch.began(self._life)
+        elif told.started is None:
+            self._told = told
+            self._detected("end of its process")
 
     def _detected(self, how: str) -> None:
         """Whoever restarts the workload knows that it is down."""

@@ -103,11 +103,14 @@ def _exhaust_memory(found: Processes) -> str:
         return memory_group.exhaust(found.tree)
     except errors.Unsupported as error:
         reason = str(error)
-    return f"{_limit(found)} ({reason})"
+    return f"{limit_memory(found)} ({reason})"
 
 
-def _limit(found: Processes) -> str:
-    """Forbid the workload to grow, so that its own allocations fail; one that needs none gets the signal that the kernel would send."""
+def limit_memory(found: Processes) -> str:
+    """Forbid the workload to grow, so that its own allocations fail; one that needs none gets the signal that the kernel would send.
+
+    What is done where no memory cgroup can be had; returns in words what it was.
+    """
     for pid in found.tree:
         with contextlib.suppress(ProcessLookupError, errors.ProcessGone):
             used = process.stat(pid).virtual_bytes

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,18 +19,17 @@ import msgspec
 from perdure import errors
 from perdure.base import files
 from perdure.base.proc import machine
-from perdure.evaluation import canonical, environment, evidence, faults, places, recover, runs, schedule, this_machine
+from perdure.evaluation import agenda, canonical, environment, faults, places, recover, runs, this_machine
 from perdure.evaluation import folder as folders
 from perdure.evaluation.conduct import Conduct, Given
 from perdure.evaluation.folder import Folder, RunLog
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.runs import Glimpse
-from perdure.evaluation.schedule import Pace, Planned
+from perdure.evaluation.schedule import Planned
 from perdure.model.evaluation import Arm, EventKind, Run
 
 _CLOCK = ".clock"
 _LOOK_S = 0.1
-_ARMS = (Arm.UNMANAGED, Arm.MANAGED)
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -77,9 +75,9 @@ def baseline(folder: Folder, plan: Plan, *, with_faults: bool, say: Say, stop: t
     wanted = plan.baseline.repetitions
     made: list[Run] = []
     for disturbed in (False, True) if with_faults and plan.faults.kinds and plan.faults.seed is not None else (False,):
-        have = sum(_is_disturbed(run) == disturbed for run in _counted(plan, log))
+        have = sum(agenda.is_disturbed(run) == disturbed for run in agenda.counted(plan, log))
         for number in range(have + 1, wanted + 1):
-            planned = _planned(plan, number, pace_of(plan, folders.read_runs(folder))) if disturbed else ()
+            planned = agenda.planned(plan, number, agenda.pace_of(plan, folders.read_runs(folder))) if disturbed else ()
             made += work.make((Task(Arm.UNMANAGED, number, "baseline", planned),), len(made) + 1, wanted * (1 + with_faults))
             _require_completed(made[-1])
     return tuple(made)
@@ -95,66 +93,17 @@ def arms(
     refuse(plan)
     log = _begin(folder, plan)
     work = _Work(folder, plan, stop, say, look)
-    pace = pace_of(plan, log)
+    pace = agenda.pace_of(plan, log)
     made: list[Run] = []
-    todo = missing(plan, log)
+    todo = agenda.missing(plan, log)
     for index, (pair, lacking) in enumerate(todo if pairs is None else todo[:pairs]):
-        end_s = window_end_s(plan, folders.read_runs(folder))
-        if end_s is not None and time.time() >= end_s:
-            raise errors.PartialResult(
-                f"the window closed with {len(todo) - index} pairs missing", hint="perdure eval report says what holds"
-            )
-        planned = _planned(plan, pair, pace)
+        planned = agenda.planned(plan, pair, pace)
         tasks = tuple(Task(arm, pair, "arms", planned) for arm in lacking)
         groups = (tasks,) if plan.arms.order == "side-by-side" else tuple((task,) for task in tasks)
         for group in groups:
+            _require_open(folder, plan, len(todo) - index)
             made += work.make(group, plan.site.repetitions - len(todo) + index + 1, plan.site.repetitions)
     return tuple(made)
-
-
-def missing(plan: Plan, log: RunLog) -> tuple[tuple[int, tuple[Arm, ...]], ...]:
-    """Return the pairs that are not complete, each with the arms that it lacks in the order in which they are to run.
-
-    In alternating order the first arm changes from pair to pair, and a pair that has one arm gets the other. Side by side both arms of a
-    pair run at once: a broken pair is made anew under a number of its own. Broken and excluded runs do not count.
-    """
-    have: dict[int, set[Arm]] = {}
-    for run in log.runs:
-        if run.purpose == "arms" and run.finished and run.excluded is None:
-            have.setdefault(run.pair, set()).add(run.arm)
-    complete = {pair for pair, found in have.items() if len(found) == len(_ARMS)}
-    if plan.arms.order == "side-by-side":
-        used = {run.pair for run in log.runs if run.purpose == "arms"}
-        free = (number for number in range(1, plan.site.repetitions + len(used) + 1) if number not in used)
-        return tuple((next(free), _ARMS) for _ in range(plan.site.repetitions - len(complete)))
-    numbers = range(1, plan.site.repetitions + 1)
-    return tuple(
-        (pair, tuple(arm for arm in (_ARMS if pair % 2 else _ARMS[::-1]) if arm not in have.get(pair, set())))
-        for pair in numbers
-        if pair not in complete
-    )
-
-
-def pace_of(plan: Plan, log: RunLog) -> Pace | None:
-    """Return how the workload counts undisturbed, by the medians of the baseline; None without such a run."""
-    found = [pace for run in _counted(plan, log) if not _is_disturbed(run) and (pace := _pace(run)) is not None]
-    if not found:
-        return None
-    return Pace(statistics.median(each.per_s for each in found), statistics.median(each.last for each in found))
-
-
-def window_end_s(plan: Plan, log: RunLog) -> float | None:
-    """Return when the window closes, seconds since 1970: as the plan says, else its duration after the first run of an arm began."""
-    window = plan.site.window
-    if window is None:
-        return None
-    if window.end is not None:
-        return window.end.timestamp()
-    if window.duration_s is None:
-        return None
-    begun = [run.begun_unix_s for run in log.runs if run.purpose == "arms"]
-    start_s = window.start.timestamp() if window.start is not None else min(begun, default=time.time())
-    return start_s + window.duration_s
 
 
 def refuse(plan: Plan) -> None:
@@ -188,9 +137,8 @@ class _Work:
     def make(self, tasks: tuple[Task, ...], done: int, wanted: int) -> list[Run]:
         """Make the runs of `tasks` at once; raises the first error of them when all have ended."""
         log = folders.read_runs(self._folder)
-        end_s = window_end_s(self._plan, log) if tasks[0].purpose == "arms" else None
         with ThreadPoolExecutor(len(tasks), "perdure-arm") as pool:
-            futures = [pool.submit(self._one, task, end_s) for task in tasks]
+            futures = [pool.submit(self._one, task, log) for task in tasks]
             found = [future.result() for future in self._awaited(futures)]
         for run in found:
             self._say(Step(run, done, wanted))
@@ -218,7 +166,7 @@ class _Work:
             failed.result()
         yield from futures
 
-    def _one(self, task: Task, end_unix_s: float | None) -> Run:
+    def _one(self, task: Task, log: RunLog) -> Run:
         plan = self._plan
         run_id = f"{task.purpose}-{task.pair:03d}-{task.arm.value}-{secrets.token_hex(3)}"
         found = environment.read(plan)
@@ -249,7 +197,7 @@ class _Work:
                 places=places.of(raw, run_id),
                 planned=task.planned,
                 clock=self._clock,
-                end_unix_s=end_unix_s,
+                end_unix_s=agenda.window_end_s(plan, log, head.begun_unix_s) if task.purpose == "arms" else None,
                 stop=self._stop,
             )
             finished = Conduct(given, recorder).run()
@@ -261,12 +209,20 @@ class _Work:
         return run
 
 
+def _require_open(folder: Folder, plan: Plan, lacking: int) -> None:
+    now_s = time.time()
+    end_s = agenda.window_end_s(plan, folders.read_runs(folder), now_s)
+    if end_s is not None and now_s >= end_s:
+        raise errors.PartialResult(f"the window closed with {lacking} pairs missing", hint="perdure eval report says what holds")
+
+
 def _judged(run: Run) -> Run:
     """Return the run, excluded when it never did anything: that tells of a wrong command or plan, not of an arm."""
     if not run.finished or any(event.kind is EventKind.READY for event in run.events):
         return run
     ended = next((event.data for event in reversed(run.events) if event.kind is EventKind.ENDED), {})
-    return msgspec.structs.replace(run, excluded=f"it made no progress at all, and its command ended with {ended.get('exit_status')}")
+    why = ended.get("reason") or f"its command ended with {ended.get('exit_status')}"
+    return msgspec.structs.replace(run, excluded=f"it made no progress at all: {why}")
 
 
 def _begin(folder: Folder, plan: Plan) -> RunLog:
@@ -274,41 +230,11 @@ def _begin(folder: Folder, plan: Plan) -> RunLog:
     return folders.read_runs(folder)
 
 
-def _planned(plan: Plan, pair: int, pace: Pace | None) -> tuple[Planned, ...]:
-    if not plan.faults.kinds or plan.faults.seed is None:
-        return ()
-    if plan.faults.rate_per_hour is not None and pace is None:
-        raise errors.UsageError("faults.rate_per_hour needs the pace of an undisturbed baseline", hint="perdure eval baseline measures it")
-    return schedule.draw(plan.faults, pair=pair, pace=pace)
-
-
-def _counted(plan: Plan, log: RunLog) -> tuple[Run, ...]:
-    stands = {each.id for each in evidence.collect(plan, log)}
-    return tuple(run for run in log.runs if run.id in stands and _completed(run))
-
-
-def _completed(run: Run) -> bool:
-    return any(event.kind is EventKind.ENDED and event.data.get("completed") is True for event in run.events)
-
-
 def _require_completed(run: Run) -> None:
-    if not _completed(run):
+    if not agenda.is_completed(run):
         ended = next((event.data for event in reversed(run.events) if event.kind is EventKind.ENDED), {})
         why = ended.get("reason") or f"its command ended with {ended.get('exit_status')}"
         raise errors.PartialResult(f"{run.id} did not complete: {why}", hint=f"see runs/{run.id} in the evaluation's folder")
-
-
-def _is_disturbed(run: Run) -> bool:
-    """Tell whether a run was planned to meet faults."""
-    return any(event.kind in (EventKind.FAULT_PLANNED, EventKind.FAULT_INJECTED) for event in run.events)
-
-
-def _pace(run: Run) -> Pace | None:
-    signals = [event for event in run.events if event.kind is EventKind.PROGRESS and event.value is not None]
-    if len(signals) < 2 or signals[-1].at_s <= signals[0].at_s:
-        return None
-    far = (signals[-1].value or 0.0) - (signals[0].value or 0.0)
-    return Pace(far / (signals[-1].at_s - signals[0].at_s), signals[-1].value or 0.0) if far > 0 else None
 
 
 def _clock(folder: Folder) -> Callable[[], float]:

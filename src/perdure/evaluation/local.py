@@ -122,6 +122,25 @@ class Life:
             os.close(descriptor)
 
 
+def set_up(command: tuple[str, ...], working_directory: str | None, environment: Mapping[str, str], log: Path) -> None:
+    """Run the plan's setup before a run; what it prints goes to `log`. Raises `errors.EnvironmentUnfit` unless it ends with 0."""
+    with open(log, "wb") as output:
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=working_directory,
+                env=dict(environment),
+                check=False,
+            )
+        except OSError as error:
+            raise errors.EnvironmentUnfit(f"workload.setup cannot be started: {error.strerror}", hint="correct it in the plan") from error
+    if done.returncode != 0:
+        raise errors.EnvironmentUnfit(f"workload.setup ended with {done.returncode}", hint=f"see {log}")
+
+
 def find(top: int, arm: Arm) -> Processes:
     """Find the processes of a workload from `top`, the process of its command. Raises `errors.ProcessGone`.
 
