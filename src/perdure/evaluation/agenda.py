@@ -46,7 +46,7 @@ def pace_of(plan: Plan, log: RunLog) -> Pace | None:
 
 
 def window_end_s(plan: Plan, log: RunLog, now_unix_s: float) -> float | None:
-    """Return when the window closes, seconds since 1970: as the plan says, else its duration after the first run of an arm began, or now."""
+    """Return when the window closes, seconds since 1970: as the plan says, else its duration after the first run of an arm, or now."""
     window = plan.site.window
     if window is None:
         return None

@@ -28,7 +28,8 @@ def command(plan: Plan, arm: Arm, there: Places) -> tuple[str, ...]:
     if arm is Arm.UNMANAGED:
         return own
     perdure = (sys.executable, "-P", "-m", "perdure", "run", "--name", WORKLOAD)
-    return (*perdure, *plan.arms.managed_options, "--events", str(there.events), "--", *own)
+    options = tuple(there.expand(word) for word in plan.arms.managed_options)
+    return (*perdure, *options, "--events", str(there.events), "--", *own)
 
 
 def environment(arm: Arm, there: Places, run_id: str, given: Mapping[str, str]) -> dict[str, str]:
