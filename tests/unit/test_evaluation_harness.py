@@ -208,6 +208,22 @@ def test_checkpoints_as_perdure_tells_of_them():
     assert [event.data for event in checkpoints.hear(Said("failed", 0, text="no room"), 3.0)] == [{"failed": "no room"}]
 
 
+def test_a_checkpoint_that_only_its_restore_tells_of():
+    checkpoints = Checkpoints(lambda _begin, _end: ((0.9, 4.0), (1.05, 5.0)))
+    told = (
+        (1.0, Said("check", 0)),
+        (1.01, Said("freeze", 0)),
+        (1.6, Said("store", 0)),
+        (1.9, Said("failed", 0, text="the workload ended")),
+        (3.0, Said("running", 0, text="w@1.2")),
+        (4.0, Said("running", 0, text="w@1.2")),
+    )
+    events = [event for at_s, said in told for event in checkpoints.hear(said, at_s) if event.kind is EventKind.RECOVERABLE]
+    assert [(event.at_s, event.value, event.data) for event in events] == [
+        (1.6, 5.0, {"source": "perdure", "id": "1.2", "told": "by the restore"})
+    ]
+
+
 def test_a_fault_by_hand_is_taken_once(tmp_path):
     taken = []
     done = threading.Event()

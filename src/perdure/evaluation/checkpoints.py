@@ -1,6 +1,9 @@
 """From what Perdure tells to the events of a run: checkpoints with what they hold and cost, and restores. Called by `conduct`.
 
 Perdure tells by the clock of the day; the times are brought onto the evaluation's clock when they are read, and never lie after that.
+
+A checkpoint may be durable although nobody could tell of it any more, because the workload or `perdure run` was killed in that moment. A
+restore from it then tells, and it counts from when it was taken.
 """
 
 from __future__ import annotations
@@ -21,8 +24,12 @@ class Checkpoints:
         self._signals = signals
         self._frozen_s: float | None = None
         self._thawed_s: float | None = None
-        self.committed = 0
-        """How many there are."""
+        self._known: set[str] = set()
+
+    @property
+    def committed(self) -> int:
+        """How many checkpoints are known to be durable."""
+        return len(self._known)
 
     def hear(self, said: Said, at_s: float) -> Iterator[Event]:
         """Yield what `said`, at `at_s` by the evaluation's clock, means."""
@@ -33,19 +40,23 @@ class Checkpoints:
             case "freeze":
                 self._frozen_s = at_s
             case "committed" if said.checkpoint is not None:
-                self.committed += 1
-                yield self._done(said, said.checkpoint, at_s)
-                yield from self._recoverable(said.checkpoint, at_s)
+                checkpoint = f"{said.checkpoint.id.get('epoch')}.{said.checkpoint.id.get('sequence')}"
+                yield self._done(said, said.checkpoint, checkpoint, at_s)
+                yield from self._recoverable(checkpoint, at_s, {})
+                self._frozen_s = None
             case "failed":
                 yield Event(at_s, EventKind.CHECKPOINT_DONE, data={"failed": said.text})
             case "running" if said.text:
+                checkpoint = said.text.rpartition("@")[2]
+                if checkpoint not in self._known and self._thawed_s is not None:
+                    yield from self._recoverable(checkpoint, self._thawed_s, {"told": "by the restore"})
                 yield Event(at_s, EventKind.RESTORED, data={"from": said.text})
             case _ if self._frozen_s is not None and self._thawed_s is None:
                 self._thawed_s = at_s
 
-    def _done(self, said: Said, size: Size, at_s: float) -> Event:
+    def _done(self, said: Said, size: Size, checkpoint: str, at_s: float) -> Event:
         data = {
-            "id": f"{size.id.get('epoch')}.{size.id.get('sequence')}",
+            "id": checkpoint,
             "stopped_s": size.stopped_s,
             "logical_bytes": size.logical_bytes,
             "stored_bytes": size.stored_bytes,
@@ -55,15 +66,15 @@ class Checkpoints:
         }
         return Event(at_s, EventKind.CHECKPOINT_DONE, data=data)
 
-    def _recoverable(self, size: Size, at_s: float) -> Iterator[Event]:
-        """Yield the counter that a checkpoint holds, if the workload had counted at all."""
+    def _recoverable(self, checkpoint: str, at_s: float, more: dict[str, str]) -> Iterator[Event]:
+        """Yield the counter that the checkpoint taken last holds, if the workload had counted at all."""
+        self._known.add(checkpoint)
         if self._frozen_s is None:
             return
         thawed_s = at_s if self._thawed_s is None else self._thawed_s
         counter = held(self._signals(self._frozen_s, thawed_s), self._frozen_s, thawed_s)
         if counter is not None:
-            data = {"source": "perdure", "id": f"{size.id.get('epoch')}.{size.id.get('sequence')}"}
-            yield Event(at_s, EventKind.RECOVERABLE, counter, data)
+            yield Event(at_s, EventKind.RECOVERABLE, counter, {"source": "perdure", "id": checkpoint} | more)
 
 
 def held(signals: tuple[tuple[float, float], ...], begin_s: float, end_s: float) -> float | None:
