@@ -37,6 +37,10 @@ _SLOWEST_BYTES_S = 20e6
 """Images are never written slower than this for long, not even to a busy network disk: the time allowed is generous, since running out
 of it loses a checkpoint, and what hangs for good hangs in the first minute."""
 
+_TERSE, _VERBOSE = 2, 4
+"""How much CRIU says: writing all that it does down took a seventh of the stop of a process of 2 GiB. What fails is said at either level;
+the run's id, by which locked connections are let go, only at the higher one."""
+
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to dump."""
@@ -158,6 +162,7 @@ class _Attempts:
             images=str(self._images),
             work=str(self._work),
             timeout_s=timeout_for(self._options.expected_bytes),
+            verbosity=_VERBOSE if self._options.tcp == "keep" else _TERSE,
             action_script=str(SCRIPT),
             options=(
                 f"--tree={self._root.pid}",
@@ -262,7 +267,7 @@ def _tcp_options(root: Tree, options: DumpOptions) -> tuple[str, ...]:
     if options.tcp == "keep":
         return ("--tcp-established",)
     # Both ends of a pair within the tree stand still: no packet filter is needed to hold it, and none has to be cleaned up.
-    return _KEPT_WITHIN if connections.has_pair_within(tree.pids(root)) else ("--tcp-close",)
+    return _KEPT_WITHIN if connections.has_pair_within(tree.pids(root)) else _CLOSED
 
 
 def _session_options(root: Tree) -> tuple[str, ...]:
@@ -271,6 +276,7 @@ def _session_options(root: Tree) -> tuple[str, ...]:
 
 
 _KEPT_WITHIN = ("--tcp-established", "--network-lock=skip")
+_CLOSED = ("--tcp-close", "--network-lock=skip")
 
 
 def _failure(result: Result, options: DumpOptions) -> errors.CheckpointFailed:
