@@ -139,7 +139,8 @@ def _check_cgroup(root: Tree) -> None:
     """What limits us has to limit the tree, and what ends us has to find it: it belongs to our own control group."""
     with contextlib.suppress(errors.ProcessGone):
         ours, theirs = cgroups(os.getpid()), cgroups(root.pid)
-        if ours != theirs:
+        # One that died meanwhile belongs to no group any more: what it died of is told by whoever looks next.
+        if ours != theirs and tree.is_alive(root):
             apart = ", ".join(path for controllers, path in theirs.items() if ours.get(controllers) != path)
             raise errors.RestoreFailed(f"the restored workload sits in another control group: {apart}", hint="see CRIU's log")
 
