@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from perdure import errors
-from perdure.effects import forks
+from perdure.effects import forks, gate
 from perdure.effects.rows import Claim, Outcome
 
 BEATS_A_LEASE = 3
@@ -58,13 +58,16 @@ class Beats:
                 self._thread.start()
 
     def remove(self, held: Held) -> None:
-        """Stop renewing `held`."""
+        """Stop renewing `held`: its step is over, and a checkpoint may be made as far as it goes."""
         with self._changed:
             self._held.pop(held.claim.nonce, None)
+        gate.leave(held.claim.nonce)
 
     def close(self) -> None:
         """Forget what is held, and wait for the thread to end."""
         with self._changed:
+            for nonce in self._held:
+                gate.leave(nonce)
             self._held.clear()
             self._changed.notify_all()
             thread = self._thread

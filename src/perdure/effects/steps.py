@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure import errors
-from perdure.effects import machine
+from perdure.effects import gate, machine
 from perdure.effects.backend import LOCK_WAIT_S, Backend, Change, Seen
 from perdure.effects.backend import Answer as Answered
 from perdure.effects.beats import BEATS_A_LEASE, Beats, Held
@@ -125,10 +125,17 @@ class Steps:
             decision = machine.decide(row := self.backend.read(key)[0], caller, watch.sight(row, self.surroundings))
             if isinstance(decision, Wait | Doubt):
                 return decision
+        claimed: Decision | None = None
+        # Within from before the claim until the step is ended, so that no checkpoint falls between: see `beats` for the end.
+        gate.enter(nonce)
         try:
-            return self.backend.transact(key, life, self._arrival(key, life, caller, watch))
+            claimed = self.backend.transact(key, life, self._arrival(key, life, caller, watch))
         except errors.LedgerLocked:
             return Wait(LOCK_WAIT_S)  # a transaction of the caller's own may hold it for as long as its step takes
+        finally:
+            if not isinstance(claimed, Take):
+                gate.leave(nonce)
+        return claimed
 
     def _arrival(self, key: str, life: Life | None, caller: Caller, watch: Watch) -> Change[Decision]:
         def change(seen: Seen) -> tuple[Row | None, Decision]:

@@ -1,7 +1,7 @@
-"""Hold off the transactions of a workload's ledgers while it is frozen. Called by `engine`.
+"""Hold off the steps and transactions of a workload's ledgers while it is frozen. Called by `engine`.
 
-The other side is `perdure.effects.gate`: each transaction holds the file shared. A workload whose processes never give it up is frozen all
-the same; then the look at the freeze (`outputs.ledgers`) decides.
+The other side is `perdure.effects.gate`. A workload whose step goes on for longer is frozen all the same; then the look at the freeze
+(`outputs.ledgers`) decides whether it may be saved.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from pathlib import Path
 
 from perdure.base import files
 
-SUFFIX = ".gate"
-_LONGEST_S = 5.0
-"""A transaction takes milliseconds, and five seconds at most when another process holds the ledger."""
+GATE, TURNSTILE = ".gate", ".turnstile"
+_LONGEST_S = 2.0
+"""A transaction takes milliseconds and a request about a second. A step that takes longer goes on in what is brought back."""
 _GLANCE_S = 0.001
 
 
 def make(epoch_file: Path) -> None:
-    """Lay the gate beside `epoch_file`, once: processes of the workload may have it open. Raises `errors.OutputError`."""
-    path = path_beside(epoch_file)
-    if not path.exists():
-        files.write_bytes(path, b"", mode=0o644)
+    """Lay gate and turnstile beside `epoch_file`, once: processes of the workload may have them open. Raises `errors.OutputError`."""
+    for suffix in (GATE, TURNSTILE):
+        path = beside(epoch_file, suffix)
+        if not path.exists():
+            files.write_bytes(path, b"", mode=0o644)
 
 
-def path_beside(epoch_file: Path) -> Path:
-    """Return the gate's path."""
-    return epoch_file.with_name(epoch_file.name + SUFFIX)
+def beside(epoch_file: Path, suffix: str) -> Path:
+    """Return the path of the gate or turnstile."""
+    return epoch_file.with_name(epoch_file.name + suffix)
 
 
 @contextlib.contextmanager
 def shut(epoch_file: Path) -> Iterator[bool]:
-    """Keep new transactions out while the block runs, and wait for those within. Yields whether that worked."""
+    """Keep new steps and transactions out while the block runs, and wait for those within. Yields whether none is within."""
+    with contextlib.ExitStack() as stack:
+        end = time.monotonic() + _LONGEST_S
+        # In this order: whoever holds the turnstile, or waits there, is not within yet.
+        yield all(_take(stack, beside(epoch_file, suffix), end) for suffix in (TURNSTILE, GATE))
+
+
+def _take(stack: contextlib.ExitStack, path: Path, end: float) -> bool:
     try:
-        descriptor = os.open(path_beside(epoch_file), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        yield False
-        return
-    try:
-        yield _take(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _take(descriptor: int) -> bool:
-    end = time.monotonic() + _LONGEST_S
+        return False
+    stack.callback(os.close, descriptor)
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
