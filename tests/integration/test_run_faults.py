@@ -7,6 +7,7 @@ import ctypes
 import os
 import random
 import re
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -355,3 +356,22 @@ def test_a_life_that_was_replaced_ends_its_workload(site):
     assert b"life 2 has begun" in err
     assert all(not os.path.exists(f"/proc/{pid}") or is_zombie(pid) for pid in below)
     assert site.ps("a")["state"] == "lost"
+
+
+def test_a_workload_that_stands_still_takes_no_good_checkpoints_place(site):
+    said = site.folder / "said"
+    with open(said, "wb") as errors:
+        running = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "count.py", "100000", "0.01", stderr=errors)
+    wait_for(lambda: site.manifests("a"))
+    (worker,) = [pid for pid in descendants(running.pid) if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"count.py"]]
+    os.kill(worker, signal.SIGSTOP)
+    # One that had begun before may still be made; then none, however long it hangs.
+    wait_for(lambda: b"every process of it is stopped" in said.read_bytes())
+    before = site.manifests("a")
+    time.sleep(2.5)
+    assert site.manifests("a") == before
+    asked = site.run("checkpoint", "a", "--json")
+    assert asked.returncode == 0, asked.stderr.decode()
+    assert site.manifests("a")[-1] > before[-1]
+    os.kill(worker, signal.SIGCONT)
+    assert site.run("stop", "a").returncode == 0

@@ -27,7 +27,8 @@ from perdure.checkpoint.outputs import bring_back, ledgers, listing, record, tre
 from perdure.checkpoint.preflight import connections, host, mapped, save, terminals
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
-from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part
+from perdure.checkpoint.tree import Tree
+from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part, Trigger
 from perdure.model.finding import Finding, Severity, problems
 from perdure.supervisor import environment, gate
 from perdure.supervisor.console import Console
@@ -148,6 +149,11 @@ class Dumping:
 
     def _check(self) -> tuple[Finding, ...]:
         life = self._life
+        if self._due.trigger is Trigger.INTERVAL and _is_stopped(life.tree):
+            # Whoever stopped it, or hangs so, would be brought back stopped; and the good checkpoints before would make room for it.
+            raise errors.CheckpointLater(
+                "every process of it is stopped", hint="kill -CONT lets it go on; perdure checkpoint saves it all the same"
+            )
         plan = Plan(
             outputs=life.options.outputs,
             tcp=life.options.tcp,
@@ -237,6 +243,12 @@ def mortal(criu: Criu) -> Criu:
     preload = ("--preload", str(criu.preload)) if has_loader else ()
     argv = (setpriv, "--pdeathsig", "KILL", "--", program, *preload, *rest)
     return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)
+
+
+def _is_stopped(root: Tree) -> bool:
+    """Tell whether every process below the init is stopped by a signal."""
+    found = [each for each in tree.members(root)[1:] if not each.is_dead]
+    return bool(found) and all(each.is_stopped for each in found)
 
 
 def _init_program(life: Life) -> tuple[str, ...]:
