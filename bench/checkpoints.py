@@ -38,7 +38,7 @@ def report(arguments: Sequence[str] = ()) -> list[Figure]:
     parser = argparse.ArgumentParser(prog="checkpoints", description=__doc__)
     parser.add_argument("--mebibytes", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--pairs", type=int, default=20)
     chosen = parser.parse_args(list(arguments))
     if os.geteuid() != 0:
         return [Figure("checkpoints", None, "", note="needs root")]
@@ -340,9 +340,12 @@ def _stretches(images: Path) -> Iterator[tuple[Path, int, Run]]:
 # Between checkpoints -----------------------------------------------------------------------------------------------------------
 
 
-def _overhead(pairs: int) -> list[Figure]:
-    """Run a fixed amount of work with and without `perdure run`, in alternating order, and compare pair by pair."""
-    command = [sys.executable, str(_PROGRAMS / "work.py"), "6000"]
+def _overhead(pairs: int) -> Iterator[Figure]:
+    """Run a fixed amount of work with and without `perdure run`, in alternating order, and compare pair by pair.
+
+    Processor time shows what waking up, caches and system calls cost; wall time also what other work on this machine costs.
+    """
+    command = [sys.executable, str(_PROGRAMS / "work.py"), "4000"]
     with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
         environment = os.environ | {
             "PERDURE_STATE": f"{folder}/state",
@@ -351,23 +354,24 @@ def _overhead(pairs: int) -> list[Figure]:
         }
         managed = [sys.executable, "-m", "perdure", "run", "-q", "--fresh", "--name", "bench", "--every", "1h", "--", *command]
 
-        def seconds(line: list[str]) -> float:
+        def seconds(line: list[str]) -> list[float]:
             done = subprocess.run(line, env=environment, cwd=folder, capture_output=True, check=True, text=True)
-            return float(done.stdout)
+            return [float(word) for word in done.stdout.split()]
 
-        differences = []
+        took = []
         for pair in range(pairs):
             order = [command, managed] if pair % 2 else [managed, command]
-            took = {line is managed: seconds(line) for line in order}
-            differences.append(100 * (took[True] / took[False] - 1))
-    differences.sort()
-    generator = random.Random(1)
-    medians = sorted(summary.median(generator.choices(differences, k=pairs)) for _ in range(2000))
-    low, high = medians[100], medians[1899]
-    value = summary.median(differences)
-    return [
-        Figure("overhead between checkpoints", value, "%", "< 0.5", value < 0.5, f"90 % interval {low:.2f} to {high:.2f}, {pairs} pairs")
-    ]
+            found = {line is managed: seconds(line) for line in order}
+            took.append([100 * (with_us / without - 1) for with_us, without in zip(found[True], found[False], strict=True)])
+    for kind, goal in (("wall time", ""), ("processor time", "< 0.5")):
+        differences = [each[kind == "processor time"] for each in took]
+        generator = random.Random(1)
+        medians = sorted(summary.median(generator.choices(differences, k=pairs)) for _ in range(2000))
+        value, low, high = summary.median(differences), medians[100], medians[1899]
+        met = high < 0.5 if goal else None
+        yield Figure(
+            f"overhead between checkpoints, {kind}", value, "%", goal, met, f"90 % interval {low:.2f} to {high:.2f}, {pairs} pairs"
+        )
 
 
 def main() -> None:
