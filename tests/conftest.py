@@ -14,7 +14,7 @@ import s3server
 from postgres import Server
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = Path(os.environ.get("PERDURE_TEST_SHARED", ROOT.parent / "shared"))
+SHARED = Path(os.environ.pop("PERDURE_TEST_SHARED", ROOT.parent / "shared"))
 
 
 def _lack_of_criu() -> str | None:
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "required_but_missing(reason): set by --require; the test fails")
     # The suite must not depend on the configuration of whoever runs it.
-    for variable in [key for key in os.environ if key.startswith("PERDURE_") and key != "PERDURE_TEST_SHARED"]:
+    for variable in [key for key in os.environ if key.startswith("PERDURE_")]:
         del os.environ[variable]
 
 
