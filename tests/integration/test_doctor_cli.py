@@ -46,12 +46,15 @@ def test_a_state_folder_that_cannot_be_written_is_a_problem(perdure):
     assert "host-state-unwritable" in {finding["code"] for finding in json.loads(done.stdout)["findings"]}
 
 
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
 def _interpreter_for_anybody() -> str | None:
     """A Python of this version that any user can start: ours, or else the system's."""
     for path in (sys.executable, "/usr/bin/python3"):
         real = Path(os.path.realpath(path))
         asked = "import sys; print(*sys.version_info[:2])"
-        if real.exists() and all(folder.stat().st_mode & 0o001 for folder in real.parents):
+        if real.exists() and all(folder.stat().st_mode & 0o001 for folder in (*real.parents, *Path(path).parents, *SOURCE.parents)):
             answer = subprocess.run([path, "-c", asked], capture_output=True, text=True).stdout.split()
             if answer == [str(part) for part in sys.version_info[:2]]:
                 return path
@@ -63,8 +66,7 @@ def test_without_root_it_says_what_to_type():
     python = _interpreter_for_anybody()
     if python is None:
         pytest.skip(f"another user cannot start this Python: {os.path.realpath(sys.executable)}")
-    source = Path(__file__).resolve().parents[2] / "src"
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": f"{source}:{sysconfig.get_paths()['purelib']}"}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": f"{SOURCE}:{sysconfig.get_paths()['purelib']}"}
     done = subprocess.run(
         [python, "-B", "-m", "perdure", "doctor", "--json"],
         capture_output=True,

@@ -287,6 +287,8 @@ def test_sigterm_to_one_that_cannot_be_saved_reaches_it(site):
 def test_a_second_sigterm_ends_it_at_once(site):
     process = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "state.py", "1000000")
     wait_for(lambda: site.manifests("a"))
+    # Known to its supervisor too, which is a moment later.
+    wait_for(lambda: site.ps("a")["last_checkpoint"])
     process.terminate()
     process.terminate()
     process.terminate()

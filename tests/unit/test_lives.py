@@ -151,7 +151,8 @@ def test_only_the_first_end_counts(repository):
 
 def spoil(repository, *keys: str) -> None:
     for key in keys:
-        repository.backend.put(key, repository.backend.get(key)[:-1] + b"?")
+        content = repository.backend.get(key)
+        repository.backend.put(key, content[:-1] + bytes([content[-1] ^ 1]))
 
 
 LIFE, LEASE, END = layout.life_key("w", 1), layout.lease_key("w", 1), layout.end_key("w", 1)

@@ -52,6 +52,9 @@ def start(criu: Criu, call: Call) -> Running:
             stderr=speech,
             env=environment,
             pass_fds=call.pass_fds,
+            # CRIU tries the kernel out on children of its own that stop themselves. When it and we are killed, the kernel ends stopped
+            # processes only in a group that loses its last tie to us by that; in our own group they would stay for ever.
+            process_group=0,
             # Python ignores SIGXFSZ: a dump that inherits this sees a failed write, which is how it is made to give up.
             restore_signals=held is None,
             # What a dump writes is its owner's alone. A restore may not be given a mask: files that it makes again have theirs.
