@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
 
+import browsing
 import pytest
 import reported
 
@@ -13,15 +13,6 @@ from perdure.evaluation import page
 pytestmark = pytest.mark.chromium
 
 NAMES = ("clean", "rigged", "hostile")
-ARGUMENTS = [
-    "--no-sandbox",  # the tests may run as root
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +25,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=shutil.which("chromium") or shutil.which("google-chrome"), args=ARGUMENTS)
-        yield launched
-        launched.close()
+    with browsing.launched() as browser:
+        yield browser
 
 
-class Opened:
-    """A page, with everything that it complained of or asked the network for."""
-
-    def __init__(self, browser, path, **context):
-        self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | context))
-        self.page = self.context.new_page()
-        self.complaints, self.requests = [], []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
-
+class Opened(browsing.Opened):
     def unfold(self):
         self.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
 
