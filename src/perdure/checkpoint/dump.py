@@ -38,8 +38,8 @@ _SLOWEST_BYTES_S = 20e6
 of it loses a checkpoint, and what hangs for good hangs in the first minute."""
 
 _TERSE, _VERBOSE = 2, 4
-"""How much CRIU says: writing all that it does down took a seventh of the stop of a process of 2 GiB. What fails is said at either level;
-the run's id, by which locked connections are let go, only at the higher one."""
+"""How much CRIU says. It writes its log while the tasks stand still, so that saying all lengthens the stop. What fails is said at
+either level; the run's id, by which locked connections are let go, only at the higher one."""
 
 
 class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
