@@ -95,6 +95,13 @@ def test_a_mapped_gpu_is_found_once():
     assert names(memory.check(seen)) == ["file-gpu-device"]
 
 
+def test_a_session_that_began_outside_the_namespace_is_named():
+    # Entered from outside: the leader has no number here. CRIU refuses it, also where it would bring another session along.
+    entered = member(stat=msgspec.structs.replace(STAT, session=0))
+    for own_session in (True, False):
+        assert names(save.rules(scene(entered), Plan(own_session=own_session))) == ["process-session-outside"]
+
+
 def test_terminals_are_numbered_beyond_256():
     assert devices.terminal_index(os.makedev(136, 5)) == 5
     assert devices.terminal_index(os.makedev(137, 5)) == 261

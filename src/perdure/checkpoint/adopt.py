@@ -64,7 +64,7 @@ def find(pid: int) -> Tree:
     stat = process.stat(pid)
     if stat.is_dead:
         raise errors.ProcessGone(f"process {pid} has ended")
-    if pid == 2 or stat.parent == 2:
+    if stat.is_of_the_kernel:
         raise errors.UsageError(f"process {pid} ({stat.command}) is the kernel's own", hint="name a process of a user")
     above = os.getpid()
     while above > 0:

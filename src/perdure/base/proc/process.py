@@ -14,6 +14,9 @@ MAX_ENVIRONMENT_BYTES = 4 << 20
 """Longest environment or command line that is read. The kernel allows 6 MiB together; who needs more than this is not named by it."""
 
 
+_PF_KTHREAD = 0x00200000
+
+
 class Stat(msgspec.Struct, frozen=True):
     """What /proc/PID/stat says. PIDs are those of the reader's PID namespace."""
 
@@ -27,6 +30,8 @@ class Stat(msgspec.Struct, frozen=True):
     session: int
     tty: int
     """Device number of the controlling terminal; 0: none."""
+    flags: int
+    """The kernel's own flags of it (PF_ in include/linux/sched.h)."""
     user_ticks: int
     system_ticks: int
     threads: int
@@ -43,6 +48,11 @@ class Stat(msgspec.Struct, frozen=True):
     def is_dead(self) -> bool:
         """Tell whether it has ended and only waits to be reaped."""
         return self.state in "ZXx"
+
+    @property
+    def is_of_the_kernel(self) -> bool:
+        """Tell whether it is a thread of the kernel's own, which no user started."""
+        return bool(self.flags & _PF_KTHREAD)
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -92,6 +102,7 @@ def parse_stat(text: bytes) -> Stat:
         group=numbers[1],
         session=numbers[2],
         tty=numbers[3],
+        flags=numbers[5],
         user_ticks=numbers[10],
         system_ticks=numbers[11],
         threads=numbers[16],

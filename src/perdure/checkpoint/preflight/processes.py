@@ -62,7 +62,10 @@ def _namespaces(scene: Scene, member: Member) -> Iterator[Finding]:
 
 
 def _session(scene: Scene, plan: Plan, member: Member) -> Iterator[Finding]:
-    if plan.own_session and member.pid == scene.root and member.stat.session != member.pid:
+    if member.stat.session == 0:
+        # As in a container that was entered from outside: the leader has no number here, and no option of CRIU helps.
+        yield about.process("process-session-outside", member, "the leader of its session is outside this PID namespace")
+    elif plan.own_session and member.pid == scene.root and member.stat.session != member.pid:
         yield about.process("process-session-outside", member, f"does not lead its session, which is process {member.stat.session}'s")
     elif member.stat.session in scene.outside_sessions and member.pid != scene.root:
         yield about.process("process-session-outside", member, f"its session is that of process {member.stat.session}, outside the tree")
