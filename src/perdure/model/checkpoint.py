@@ -221,6 +221,15 @@ class StoredFile(msgspec.Struct, frozen=True):
     mode: int = 0o600
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The ordinary user a workload runs as, and whom its checkpoints belong to."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    """All supplementary groups, ascending."""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint says of itself. It exists when its manifest exists. Authenticated by the store."""
 
@@ -245,6 +254,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the console's log at the freeze: what the workload had written by then."""
     own_pid_namespace: bool = True
     tcp: Literal["close", "keep"] = "close"
+    owner: Owner | None = None
+    """Who it ran as; None: root, as the supervisor itself."""
     images_directory: str = "images"
     durations_s: dict[str, float] = {}
     """By phase: ``freeze dump store upload commit``; ``stopped`` is how long the workload stood still."""
