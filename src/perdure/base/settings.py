@@ -46,6 +46,13 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "folder for sockets and epoch files, on a file system in memory; default: /run/perdure for root, else $XDG_RUNTIME_DIR/perdure",
     ),
+    Setting(
+        "lease-ttl",
+        None,
+        "how long a life's lease lasts in a store that other machines reach, at most 300s: so long a restore elsewhere waits for a machine "
+        "that fell silent, and so long a workload may go on without its store; default: 120s. Setting it says that other machines reach "
+        "the store, even a folder that looks local",
+    ),
     Setting("key-file", None, "file of 32 secret bytes or more: the store is then encrypted, and cannot be read without it"),
     Setting("criu", None, "CRIU to use: a program, or the prefix that `perdure doctor --bring-criu` made; default: the first that works"),
     Setting(

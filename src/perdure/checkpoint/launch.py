@@ -24,6 +24,7 @@ from perdure.base import files
 from perdure.checkpoint import namespaces, tree
 from perdure.checkpoint.criu.locate import Init
 from perdure.checkpoint.tree import Tree
+from perdure.model.checkpoint import Owner
 
 _STARTER = Path(__file__).with_name("starter.py")
 _REPLY_BYTES = 4096
@@ -53,6 +54,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     first_pid: int
     """Number of the workload's first process in its PID namespace; see `first_pid`."""
     umask: int = 0o022
+    owner: Owner | None = None
+    """The ordinary user that the command runs as; None: as this process."""
 
 
 def first_pid(workload: str) -> int:

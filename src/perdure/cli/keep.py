@@ -15,6 +15,7 @@ from perdure import errors
 from perdure.base import settings, units
 from perdure.cli import console
 from perdure.model.checkpoint import check_name
+from perdure.store import life_records
 from perdure.supervisor import folders, interval, place, state
 from perdure.supervisor.record import Workload
 from perdure.supervisor.voice import Voice
@@ -48,7 +49,18 @@ def store(
         key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
         cache=str(found.cache),
         threads=console.threads(values) or min(_SAVER_THREADS, os.cpu_count() or 1),
+        lease_ttl_s=lease_ttl_s(values["lease-ttl"].value),
     )
+
+
+def lease_ttl_s(text: str | None) -> float | None:
+    """Read the setting ``lease-ttl``, in seconds; None: it is not set. Raises `errors.QuantityError`."""
+    if text is None:
+        return None
+    seconds = positive(text, "lease-ttl")
+    if seconds > life_records.UNREADABLE_TTL_S:
+        raise errors.QuantityError(f"lease-ttl: {text!r} is too long", hint=f"give at most {life_records.UNREADABLE_TTL_S:g}s")
+    return seconds
 
 
 def require(found: folders.Folders, name: str) -> Workload:

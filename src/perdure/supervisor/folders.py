@@ -12,6 +12,7 @@ import msgspec
 from perdure import errors
 
 _PRIVATE = 0o700
+_LISTED = 0o755
 _ENTERED = 0o711
 """The workload may run as another user and reads its epoch there; the socket beside it has a mode of its own."""
 
@@ -21,6 +22,12 @@ class Folders(msgspec.Struct, frozen=True):
 
     state: Path
     run: Path
+    user: int | None = None
+    """The ordinary user whose workloads these are for, kept by root; None: whoever runs this."""
+
+    def of_user(self, uid: int) -> Folders:
+        """Return the folders for the workloads of the ordinary user `uid`, below these, which are root's."""
+        return Folders(self.state / "users" / str(uid), self.run / "users" / str(uid), uid)
 
     @property
     def database(self) -> Path:
@@ -63,14 +70,22 @@ class Folders(msgspec.Struct, frozen=True):
     def make(self, name: str) -> None:
         """Make the folders of the workload `name`. Raises `errors.OutputError`."""
         for path, mode in (
+            *self._above(),
             (self.state, _PRIVATE),
             (self.state / "workloads", _PRIVATE),
             (self.workload(name), _PRIVATE),
             (self.cache, _PRIVATE),
-            (self.run, 0o755),
+            (self.run, _LISTED if self.user is None else _ENTERED),
             (self.live(name), _ENTERED),
         ):
             _make(path, mode)
+
+    def _above(self) -> tuple[tuple[Path, int], ...]:
+        """Return root's own folders, which those of a user lie in, with their permissions."""
+        if self.user is None:
+            return ()
+        state, run = self.state.parent, self.run.parent
+        return (state.parent, _PRIVATE), (state, _PRIVATE), (run.parent, _LISTED), (run, _ENTERED)
 
 
 def choose(*, state: str | None, run: str | None, environ: Mapping[str, str], uid: int) -> Folders:

@@ -12,7 +12,7 @@ from perdure import errors
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.preflight import cpu
 from perdure.checkpoint.tree import Tree
-from perdure.model.checkpoint import Stream
+from perdure.model.checkpoint import Owner, Stream
 from perdure.store.lives import HeldLife
 from perdure.store.repository import Repository
 from perdure.supervisor.folders import Folders
@@ -43,6 +43,8 @@ class Life:
     cpu_check: cpu.Check = "features"
     """The setting: what of a checkpoint's processor has to be here."""
     own_namespace: bool = True
+    owner: Owner | None = None
+    """The ordinary user that the workload runs as; None: as this process. What that user chose is touched only `acting.as_owner`."""
 
     _said: bool = False
 

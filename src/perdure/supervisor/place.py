@@ -30,10 +30,14 @@ class Place(msgspec.Struct, frozen=True):
     cache: str
     """Folder for what can be made anew, of all stores."""
     threads: int
+    lease_ttl_s: float | None = None
+    """The setting `lease-ttl`: one that is set says that other machines reach the store."""
 
     @property
     def is_here(self) -> bool:
         """Tell whether no other machine can reach the store: a folder on a local file system."""
+        if self.lease_ttl_s is not None:
+            return False
         if "://" in self.url and not self.url.startswith("file://"):
             return False
         path = os.path.realpath(self.url.removeprefix("file://"))

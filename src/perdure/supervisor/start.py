@@ -206,7 +206,7 @@ class _Beginning:
             self._name,
             restored_from=source.id if source else None,
             surroundings=Linux(),
-            ttl_s=leases.LOCAL_TTL_S if where.is_here else leases.REMOTE_TTL_S,
+            ttl_s=where.lease_ttl_s or (leases.LOCAL_TTL_S if where.is_here else leases.REMOTE_TTL_S),
             waiting=waiting,
         )
         if source is not None and self._wanted.origin is None:

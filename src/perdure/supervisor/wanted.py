@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.checkpoint.criu import locate
 from perdure.checkpoint.preflight import cpu
-from perdure.model.checkpoint import CheckpointId
+from perdure.model.checkpoint import CheckpointId, Owner
 from perdure.supervisor import place
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.record import Options, Workload
@@ -33,6 +33,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int | None = None
     metrics: str | None = None
     """File for Prometheus' node exporter."""
+    owner: Owner | None = None
+    """The ordinary user that the workload runs as, from whoever the kernel says is asking; None: as this process. Everything else here
+    may then be that user's words."""
 
 
 class Setup(msgspec.Struct, frozen=True):
