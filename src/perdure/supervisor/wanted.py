@@ -12,6 +12,7 @@ from perdure.model.checkpoint import CheckpointId, Owner
 from perdure.supervisor import place
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.record import Options, Workload
+from perdure.supervisor.scheduler import Scheduler
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,3 +47,5 @@ class Setup(msgspec.Struct, frozen=True):
     criu: Callable[[], locate.Places]
     staging: str | None
     cpu_check: cpu.Check = "features"
+    scheduler: Scheduler | None = None
+    """Who allots the time, and can put the job into its queue again; None: nobody, or nobody who can be asked."""
