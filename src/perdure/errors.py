@@ -23,6 +23,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     │   ├── PlanUnfinished          plan-unfinished   4    the plan of an evaluation lacks something; it is named
     │   └── PlanChanged             plan-changed      4    the plan is not the one that was locked, and no amendment says why
     ├── EnvironmentUnfit            environment       20   something this machine lacks
+    │   ├── GpuUnavailable          gpu-unavailable   20   there is no CUDA driver that answers, or nothing to speak to it with
     │   └── MissingExtra            missing-extra     20   an optional dependency is not installed
     ├── Unsupported                 unsupported       22   known, and not done by Perdure
     ├── SchedulerUnavailable        scheduler         30   Slurm's commands or daemons do not answer (retryable)
@@ -49,6 +50,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     │   ├── CheckpointLater         checkpoint-later  75   the workload must not be saved at this very moment (retryable)
     │   ├── CheckpointRefused       checkpoint-refused 22  a check found what forbids it; the findings are attached
     │   └── WorkloadLost            workload-lost     20   CRIU was broken off and took the workload with it; it can be resumed
+    ├── GpuFailed                   gpu               20   the CUDA driver did not do what it was asked; what became of it is said
     ├── RestoreFailed               restore           20   the workload was not brought back; nothing was lost
     │   └── RestoreRefused          restore-refused   22   a check found what forbids it here; the findings are attached
     ├── WorkloadMissing             workload-missing  21   there is no such workload, checkpoint or process, or not any more
@@ -83,6 +85,8 @@ __all__ = [
     "EffectUnrecorded",
     "EnvironmentUnfit",
     "Findings",
+    "GpuFailed",
+    "GpuUnavailable",
     "InputDenied",
     "InputEmpty",
     "InputError",
@@ -251,6 +255,12 @@ class EnvironmentUnfit(PerdureError):
 
     code = "environment"
     exit_status = 20
+
+
+class GpuUnavailable(EnvironmentUnfit):
+    """There is no CUDA driver that answers, or no bindings to speak to it with."""
+
+    code = "gpu-unavailable"
 
 
 class MissingExtra(EnvironmentUnfit):
@@ -453,6 +463,13 @@ class WorkloadLost(CheckpointFailed):
     """CRIU was killed in the middle of a dump and the workload died of it: it did not end by itself, and may be resumed."""
 
     code = "workload-lost"
+
+
+class GpuFailed(PerdureError):
+    """The CUDA driver did not do what it was asked. The workload runs again, unless the message says otherwise."""
+
+    code = "gpu"
+    exit_status = 20
 
 
 class RestoreFailed(PerdureError):

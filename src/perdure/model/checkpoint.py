@@ -230,6 +230,40 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """All supplementary groups, ascending."""
 
 
+class GpuFact(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU of the machine a checkpoint was made on."""
+
+    uuid: str
+    """``GPU-…``: names it in `CudaFact`."""
+    model: str
+    memory_bytes: int
+    """Of the whole device."""
+    used_bytes: int | None
+    """By the workload, 0 where it had nothing on it; None: the driver did not tell."""
+    capability: str = ""
+    """Compute capability, such as ``9.0``."""
+
+
+class GpuRegion(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU memory of one process on one GPU, stored as a file of the checkpoint instead of among the process's pages."""
+
+    uuid: str
+    stored_as: str
+    size_bytes: int
+
+
+class CudaFact(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of the tree that had CUDA loaded. `pid` is that inside the PID namespace, as in `ProcessFact`."""
+
+    pid: int
+    gpus: tuple[str, ...]
+    """UUIDs of the devices it had memory on, as far as the driver told."""
+    memory_bytes: int | None
+    """On all devices together; None: the driver did not tell."""
+    regions: tuple[GpuRegion, ...] = ()
+    """Empty: its GPU memory is among its pages, where the driver put it."""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint says of itself. It exists when its manifest exists. Authenticated by the store."""
 
@@ -256,9 +290,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tcp: Literal["close", "keep"] = "close"
     owner: Owner | None = None
     """Who it ran as; None: root, as the supervisor itself."""
+    gpus: tuple[GpuFact, ...] = ()
+    """Every GPU that the driver showed, since a restore has to map them all; empty: no process had CUDA loaded."""
+    cuda_processes: tuple[CudaFact, ...] = ()
+    gpu_driver: str | None = None
+    """Version of the driver, such as ``580.65.06``; None: no process had CUDA loaded."""
     images_directory: str = "images"
     durations_s: dict[str, float] = {}
-    """By phase: ``freeze dump store upload commit``; ``stopped`` is how long the workload stood still."""
+    """By phase: ``freeze dump store upload commit``, with GPUs ``gpu-lock gpu-checkpoint gpu-restore``; ``stopped`` is how long the
+    workload stood still."""
     sizes: tuple[PartSize, ...] = ()
     files: tuple[StoredFile, ...] = ()
     pinned: bool = False

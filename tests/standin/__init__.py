@@ -1,0 +1,10 @@
+"""A stand-in for the NVIDIA driver: `libcuda.so.1` and `libnvidia-ml.so.1` in C, built by the tests and loaded by the real bindings.
+
+It plays the driver's documented checkpoint interface over real processes. Its world is one folder (`Standin.root`):
+
+- ``driver``: lines ``KEY VALUE``: ``version 580.65.06``, ``cuda 13040``, ``features checkpoint remap custom-storage``.
+- ``gpus``: a line for each device: ``UUID MEMORY_BYTES CAPABILITY MIG MODEL…``.
+- ``faults``: a line for each fault: ``OPERATION NTH ACTION NUMBER`` (see `Fault`).
+- ``calls``: what was called, one line each: ``OPERATION PID RESULT``; the count of lines decides which call is the nth.
+- ``memory/UUID/…``: the memory of the devices, one file an allocation.
+"""

@@ -1,0 +1,83 @@
+"""The world of the stand-in driver, as a test sets it up and looks at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+Operation = Literal["init", "state", "lock", "checkpoint", "restore", "unlock", "complete", "nvml"]
+
+
+class Gpu(NamedTuple):
+    """A device of the stand-in."""
+
+    uuid: str
+    """``GPU-`` and a UUID."""
+    memory_bytes: int = 1 << 30
+    capability: str = "9.0"
+    mig: bool = False
+    model: str = "Stand-in H100"
+
+
+class Fault(NamedTuple):
+    """What the `nth` call (from 1; 0: every call) of an operation does instead of succeeding."""
+
+    operation: Operation
+    nth: int
+    action: Literal["error", "hang", "die", "fail", "late"]
+    """``error``: return `number`, do nothing. ``hang``: never return. ``die``: the process is killed, the call returns error 999.
+    ``fail``: the process goes to the state failed, the call returns `number`. ``late``: do it, and return error `number` all the same."""
+    number: int = 999
+    """A CUresult: 1 invalid value, 2 out of memory, 304 operating system, 401 illegal state, 600 not ready, 801 not supported."""
+
+
+class Call(NamedTuple):
+    """One call that the driver got."""
+
+    operation: str
+    pid: int
+    result: int
+
+
+class Standin:
+    """One world. `environment` is what a process needs to load the stand-in instead of a driver."""
+
+    def __init__(self, root: Path, libraries: Path) -> None:
+        self.root = root
+        self.libraries = libraries
+        (root / "memory").mkdir(parents=True, exist_ok=True)
+        self.driver()
+        self.gpus()
+        self.faults()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for the workload and for the helper."""
+        return {"STANDIN_CUDA": str(self.root), "LD_LIBRARY_PATH": str(self.libraries)}
+
+    def driver(
+        self, version: str = "580.65.06", cuda: int = 13040, features: tuple[str, ...] = ("checkpoint", "remap", "custom-storage")
+    ) -> None:
+        """Say which driver it is. `cuda` is 1000 × major + 10 × minor."""
+        self._write("driver", f"version {version}\ncuda {cuda}\nfeatures {' '.join(features)}\n")
+
+    def gpus(self, *gpus: Gpu) -> None:
+        """Say which devices there are."""
+        for gpu in gpus:
+            (self.root / "memory" / gpu.uuid).mkdir(exist_ok=True)
+        self._write("gpus", "".join(f"{g.uuid} {g.memory_bytes} {g.capability} {int(g.mig)} {g.model}\n" for g in gpus))
+
+    def faults(self, *faults: Fault) -> None:
+        """Say what goes wrong from now on; counting begins again."""
+        self._write("calls", "")
+        self._write("faults", "".join(f"{f.operation} {f.nth} {f.action} {f.number}\n" for f in faults))
+
+    def calls(self, operation: Operation | None = None) -> list[Call]:
+        """Return what was called since `faults`."""
+        found = [Call(words[0], int(words[1]), int(words[2])) for words in map(str.split, (self.root / "calls").read_text().splitlines())]
+        return [call for call in found if operation in (None, call.operation)]
+
+    def _write(self, name: str, text: str) -> None:
+        aside = self.root / f".{name}"
+        aside.write_text(text)
+        aside.replace(self.root / name)
