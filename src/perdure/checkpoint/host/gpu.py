@@ -1,0 +1,149 @@
+"""Facts about this machine's NVIDIA driver and GPUs. Called by preflight and by `perdure doctor --gpu`.
+
+NVML is loaded in a process of its own: a driver that hangs, or a library that does not fit the kernel's driver, must not take the
+supervisor with it. Nothing here initialises CUDA, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.base.proc import process
+from perdure.checkpoint.cuda.contract import Device, Use
+
+_PATIENCE_S = 60.0
+"""Without persistence mode the driver loads and wakes every GPU for each question: some seconds a GPU."""
+_MOST_ANSWER_BYTES = 4 << 20
+_MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
+_COMMAND_BYTES = 15
+"""The kernel keeps so much of a program's name."""
+_NODE = re.compile(r"/dev/nvidia(\d+|ctl|-uvm)")
+
+
+class Gpus(msgspec.Struct, frozen=True, kw_only=True):
+    """What this machine has of NVIDIA's."""
+
+    kernel_driver: str = ""
+    """Version of the kernel's driver; empty: none is loaded."""
+    is_open_driver: bool = False
+    """The kernel's driver is the open one."""
+    driver: str = ""
+    """Version that NVML tells; empty: it told nothing."""
+    cuda: tuple[int, int] | None = None
+    """Newest CUDA that the driver offers, such as (13, 0)."""
+    devices: tuple[Device, ...] = ()
+    uses: tuple[Use, ...] = ()
+    virtual: tuple[str, ...] = ()
+    """UUIDs of vGPUs: parts of a GPU that a hypervisor gives."""
+    nodes: tuple[str, ...] = ()
+    """Device files."""
+    refusal: str = ""
+    """Why NVML told nothing; empty: it did."""
+    refusal_number: int | None = None
+    """NVML's own number of that."""
+    bindings: str | None = None
+    """Version of cuda-bindings; None: it is not installed."""
+    mps: tuple[int, ...] = ()
+    """PIDs of MPS's daemons."""
+    architecture: str = ""
+
+    @property
+    def has_driver(self) -> bool:
+        """Tell whether there is any sign of a driver."""
+        return bool(self.kernel_driver or self.driver or self.nodes)
+
+    @property
+    def version(self) -> str:
+        """The driver's version, as NVML or else the kernel tells it."""
+        return self.driver or self.kernel_driver
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process that asked NVML says."""
+
+    driver: str = ""
+    cuda: tuple[int, int] | None = None
+    devices: tuple[Device, ...] = ()
+    uses: tuple[Use, ...] = ()
+    virtual: tuple[str, ...] = ()
+    refusal: str = ""
+    refusal_number: int | None = None
+
+
+def look() -> Gpus:
+    """Return what there is. Without a sign of a driver nothing is started; otherwise it takes about as long as `nvidia-smi`."""
+    kernel, is_open = _kernel_driver()
+    nodes = tuple(sorted(path for path in glob.glob("/dev/nvidia*") if _NODE.fullmatch(path)))
+    told = _ask()
+    return Gpus(
+        kernel_driver=kernel,
+        is_open_driver=is_open,
+        driver=told.driver,
+        cuda=told.cuda,
+        devices=told.devices,
+        uses=told.uses,
+        virtual=told.virtual,
+        nodes=nodes,
+        refusal=told.refusal,
+        refusal_number=told.refusal_number,
+        bindings=_bindings(),
+        mps=_mps(),
+        architecture=platform.machine(),
+    )
+
+
+def _kernel_driver() -> tuple[str, bool]:
+    """Return the version of the kernel's driver, and whether it is the open one."""
+    with contextlib.suppress(OSError):
+        said = Path("/proc/driver/nvidia/version").read_text("utf-8", "replace")
+        found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", said)
+        if found:
+            return found[1], "Open Kernel Module" in said
+    with contextlib.suppress(OSError):
+        return Path("/sys/module/nvidia/version").read_text("ascii", "replace").strip(), False
+    return "", False
+
+
+def _ask() -> Told:
+    """Ask NVML in a process of its own."""
+    # -P: the working directory may be a user's, and must not be searched for modules.
+    command = [sys.executable, "-P", "-m", "perdure.checkpoint.host.gpu_nvml"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE_S, env=variables, check=False)
+    except subprocess.TimeoutExpired:
+        return Told(refusal=f"NVML did not answer within {_PATIENCE_S:g} s")
+    if done.returncode < 0:
+        return Told(refusal=f"NVML was ended by signal {-done.returncode}")
+    try:
+        return msgspec.json.decode(done.stdout[:_MOST_ANSWER_BYTES], type=Told)
+    except msgspec.DecodeError:
+        return Told(refusal=f"NVML ended with status {done.returncode}: {done.stderr[-500:].decode('utf-8', 'replace').strip()}")
+
+
+def _bindings() -> str | None:
+    try:
+        return importlib.metadata.version("cuda-bindings")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _mps() -> tuple[int, ...]:
+    short = {name[:_COMMAND_BYTES] for name in _MPS_PROGRAMS}
+    found = []
+    for pid in process.pids():
+        with contextlib.suppress(errors.ProcessGone, errors.InputDenied):
+            if process.stat(pid).command in short and os.path.basename(process.command_line(pid)[0:1][0]) in _MPS_PROGRAMS:
+                found.append(pid)
+    return tuple(found)
