@@ -11,21 +11,30 @@ from perdure import errors
 from perdure.base.proc import process
 from perdure.supervisor import terminal
 from perdure.supervisor.console import Console
+from perdure.supervisor.line import Line
 from perdure.supervisor.reactor import Reactor, Timer
 
 _LOOK_AGAIN_S = 1.0
 """In the background nothing tells that the shell made us its foreground job, unless it had stopped us."""
 
+SUSPENDED = b'{"suspended":true}'
+"""Told over the line when the workload stopped for its terminal's user, as by Ctrl-Z."""
+
 
 class Foreground:
     """Ties our terminal, if there is one, to the workload whose init is `pid` (by the host)."""
 
-    def __init__(self, reactor: Reactor, console: Console, pid: int, *, before_going_on: Callable[[], None]) -> None:
+    def __init__(
+        self, reactor: Reactor, console: Console, pid: int, *, before_going_on: Callable[[], None], line: Line | None = None
+    ) -> None:
         self._reactor = reactor
         self._console = console
         self._pid = pid
         self._before_going_on = before_going_on
-        self._terminal = terminal.Terminal()
+        self._line = line
+        self._is_suspended = False
+        # The other end of the line sees to it that nobody else reads what it lent us.
+        self._terminal = terminal.Terminal(lent=line is not None)
         self._raw = False
         self._timer: Timer | None = None
 
@@ -56,7 +65,10 @@ class Foreground:
 
     def continued(self) -> None:
         """SIGCONT came: we may be the foreground job again."""
-        self._begin()
+        if self._is_suspended:
+            self._go_on()
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         if not _is_terminal():
@@ -90,8 +102,18 @@ class Foreground:
             self._suspend()
 
     def _suspend(self) -> None:
+        if self._line is not None:
+            # It is the process at the other end that stops, and its shell that lets it go on; we keep the workload meanwhile.
+            if not self._is_suspended:
+                self._is_suspended = True
+                self._line.tell(SUSPENDED)
+            return
         self._give_back()
         terminal.stop_ourselves()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_suspended = False
         # Somebody may have taken the workload over while we stood still: it must not move before that is known.
         self._before_going_on()
         self._begin()

@@ -24,6 +24,7 @@ from perdure.supervisor.ending import Outcome
 from perdure.supervisor.foreground import Foreground
 from perdure.supervisor.leases import Lease
 from perdure.supervisor.life import Life
+from perdure.supervisor.line import Line
 from perdure.supervisor.messages import Answer, Event
 from perdure.supervisor.reactor import READ, Reactor, Timer, now_s
 from perdure.supervisor.record import LastCheckpoint, State
@@ -38,9 +39,11 @@ _KILLED_S = 30.0
 
 
 class Keeper:
-    """Keeps `life`. `end_ns` is when the allotted time ends, UTC; None: nobody says."""
+    """Keeps `life`. `end_ns` is when the allotted time ends, UTC; None: nobody says. `line` leads to whoever waits in another process."""
 
-    def __init__(self, life: Life, reactor: Reactor, console: Console, voice: Voice, *, end_ns: int | None) -> None:
+    def __init__(
+        self, life: Life, reactor: Reactor, console: Console, voice: Voice, *, end_ns: int | None, line: Line | None = None
+    ) -> None:
         self._life = life
         self._reactor = reactor
         self._console = console
@@ -48,7 +51,7 @@ class Keeper:
         self._end_ns = end_ns
         self._triggers = Triggers(life.options, now_s=now_s())
         self._checkpoints = Checkpointing(life, reactor, console, tell=self._tell, ended=self._checkpoint_ended)
-        self._foreground = Foreground(reactor, console, life.tree.pid, before_going_on=self._before_going_on)
+        self._foreground = Foreground(reactor, console, life.tree.pid, before_going_on=self._before_going_on, line=line)
         self._lease = Lease(life, reactor, voice, lost=self._lost)
         self._timer: Timer | None = None
         self._grace: Timer | None = None
@@ -90,6 +93,8 @@ class Keeper:
         match number:
             case signal.SIGTERM | signal.SIGHUP:
                 self._asked_to_leave(signal.Signals(number).name)
+            case signal.SIGKILL:  # `line.GONE`
+                self._give_up("the process that waited for it is gone")
             case signal.SIGUSR1:
                 self._ask(Due(Trigger.SIGNAL, "SIGUSR1"))
             case signal.SIGWINCH:

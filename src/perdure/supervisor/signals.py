@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from perdure.supervisor.reactor import READ, Reactor
 
@@ -43,9 +44,22 @@ class Inbox:
         self._waiting.clear()
 
 
+class Source(Protocol):
+    """Something else that signals come from, such as a `line.Line`."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait at."""
+
+    def take(self) -> tuple[int, ...]:
+        """Return what came; SIGKILL is the last."""
+
+
 @contextlib.contextmanager
-def delivered(reactor: Reactor) -> Iterator[Inbox]:
-    """Collect each of `HANDLED` that arrives while the block runs, in the reactor's thread. Main thread only."""
+def delivered(reactor: Reactor, source: Source | None = None) -> Iterator[Inbox]:
+    """Collect each of `HANDLED` that arrives while the block runs, in the reactor's thread, and what comes from `source`.
+
+    Main thread only.
+    """
     inbox = Inbox()
     ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -63,12 +77,28 @@ def delivered(reactor: Reactor) -> Iterator[Inbox]:
         found[number] = signal.signal(number, lambda _number, _frame: None)
     before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
     reactor.watch(ours, READ, read)
+    if source is not None:
+        _listen(reactor, source, inbox)
     try:
         yield inbox
     finally:
+        if source is not None:
+            reactor.forget(source.fileno())
         signal.set_wakeup_fd(before)
         for number, handler in found.items():
             signal.signal(number, handler)
         reactor.forget(ours)
         os.close(ours)
         os.close(theirs)
+
+
+def _listen(reactor: Reactor, source: Source, inbox: Inbox) -> None:
+    descriptor = source.fileno()
+
+    def read() -> None:
+        for number in source.take():
+            if number == signal.SIGKILL:
+                reactor.forget(descriptor)
+            inbox.put(number)
+
+    reactor.watch(descriptor, READ, read)

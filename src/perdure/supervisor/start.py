@@ -150,7 +150,7 @@ class _Beginning:
         record = msgspec.structs.replace(record, store=where.url, options=options)
         namespaces.become_subreaper()
         origin = Origin(self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice)
-        with signals.delivered(reactor) as inbox, origin.source() as source:
+        with signals.delivered(reactor, self._wanted.line) as inbox, origin.source() as source:
             held = self._begin(repository, where, source, origin.damaged)
             try:
                 record = self._remember(database, record, held, source)
@@ -184,7 +184,7 @@ class _Beginning:
             if self._wanted.metrics is not None:
                 self._voice.listeners.append(Metrics(Path(self._wanted.metrics), self._name, life.epoch).see)
             self._say_begun(life, source)
-            keeper = Keeper(life, reactor, streams, self._voice, end_ns=self._wanted.end_ns)
+            keeper = Keeper(life, reactor, streams, self._voice, end_ns=self._wanted.end_ns, line=self._wanted.line)
             inbox.hand_to(keeper.receive)
             try:
                 return keeper.run().status

@@ -11,6 +11,7 @@ from perdure.checkpoint.preflight import cpu
 from perdure.model.checkpoint import CheckpointId, Owner
 from perdure.supervisor import place
 from perdure.supervisor.folders import Folders
+from perdure.supervisor.line import Line
 from perdure.supervisor.record import Options, Workload
 from perdure.supervisor.scheduler import Scheduler
 
@@ -37,6 +38,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner | None = None
     """The ordinary user that the workload runs as, from whoever the kernel says is asking; None: as this process. Everything else here
     may then be that user's words."""
+    line: Line | None = None
+    """To the process that waits for the workload, where that is another one; None: whoever waits, waits for this process."""
 
 
 class Setup(msgspec.Struct, frozen=True):
