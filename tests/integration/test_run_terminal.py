@@ -105,7 +105,7 @@ def test_it_has_a_terminal_of_the_same_size_and_is_told_of_a_new_one(site, scree
 def test_ctrl_c_reaches_the_workload_alone_and_the_terminal_is_given_back(site, screen):
     before = screen.modes()
     (site.work / "wait.py").write_text(
-        "import time\nprint('up', flush=True)\ntry: time.sleep(60)\n"
+        "import time\ntry: print('up', flush=True); time.sleep(60)\n"
         "except KeyboardInterrupt: print('caught', flush=True); raise SystemExit(7)\n"
     )
     screen.type(perdure("run", "--name", "a", "-q", "--", "python3", "wait.py"))
