@@ -1,7 +1,7 @@
 """One checkpoint after another, never two at once: checked, frozen, dumped, stored, committed. Called by `keeper`.
 
-The workload runs on from the end of the dump, unless it is to be given up afterwards; it is given up only after the commit. However a
-checkpoint ends, nothing of it stays behind but what was committed.
+`machine` says what follows on what; here it is done. The workload runs on from the end of the dump, unless it is to be given up
+afterwards; it is given up only after the commit. However a checkpoint ends, nothing of it stays behind but what was committed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint import dump
+from perdure.checkpoint import dump, machine
 from perdure.checkpoint.criu import netlock
+from perdure.checkpoint.machine import Instruction
 from perdure.model.checkpoint import CheckpointId, Manifest
 from perdure.supervisor import engine, saver
 from perdure.supervisor.console import Console
@@ -56,6 +57,7 @@ class Checkpointing:
         self._console = console
         self._tell = tell
         self._ended = ended
+        self._now = machine.Checkpoint()
         self._sequence = 0
         self._saving: Saving | None = None
         self._dumping: engine.Dumping | None = None
@@ -67,6 +69,8 @@ class Checkpointing:
 
     def begin(self, due: Due) -> None:
         """Begin the checkpoint `due`. None may be going on."""
+        self._now = machine.Checkpoint(give_up=due.stop)
+        self._step(machine.Event.BEGIN)
         self._sequence += 1
         self._cancelled = ""
         self._began_s = now_s()
@@ -80,6 +84,7 @@ class Checkpointing:
                 pid=self._life.tree.pid,
                 start_ticks=self._life.tree.start_ticks,
                 boot_id=self._life.record.boot_id,
+                state=self._now.state,
             )
         )
         self._enter("check")
@@ -97,6 +102,21 @@ class Checkpointing:
         elif self._dumping is not None:
             self._dumping.cancel()
 
+    def tree_ended(self) -> None:
+        """The workload has ended. What is going on is of no use any more, unless all of it is saved and it was to be given up."""
+        told = self._step(machine.Event.TREE_ENDED)
+        if Instruction.CANCEL_DUMP in told or Instruction.CANCEL_STORE in told or self._dumping is not None:
+            self.cancel("the workload ended")
+
+    @property
+    def outlives_the_tree(self) -> bool:
+        """Tell whether the last state of a workload that has ended is being stored: worth waiting for."""
+        return self._now.state is machine.State.DUMPED and self._now.give_up and self._saving is not None
+
+    def _step(self, event: machine.Event) -> tuple[Instruction, ...]:
+        self._now, told = machine.checkpoint(self._now, event)
+        return told
+
     def _told_by_dump(self, phase: str, staging: str | None) -> None:
         """From the dump's thread: it has come to `phase`, and makes `staging` next. Returns when that is noted."""
         noted = threading.Event()
@@ -110,7 +130,10 @@ class Checkpointing:
 
     def _note(self, phase: str, staging: str | None) -> None:
         if self._operation is not None and staging is not None:
-            self._operation = msgspec.structs.replace(self._operation, staging=staging)
+            # The tree may have ended meanwhile: the dump finds out by itself, and its folder has to be known all the same.
+            if self._now.state is machine.State.CHECKED:
+                self._step(machine.Event.ROOM)
+            self._operation = msgspec.structs.replace(self._operation, staging=staging, state=machine.State.FREEZING)
             self._life.amend(self._operation)
         self._enter(phase)
 
@@ -123,13 +146,17 @@ class Checkpointing:
         self._run_id = dumped.run_id if dumped else ""
         if dumped is None:
             self._finish(due, None, _as_ours(problem))
-        elif self._cancelled:
+            return
+        if self._now.state is machine.State.FREEZING:
+            self._step(machine.Event.TASKS_FROZEN)
+            self._step(machine.Event.DUMP_DONE)
+        if self._cancelled:
             self._finish(due, None, errors.CheckpointFailed(f"it was ended: {self._cancelled}"))
-        else:
-            try:
-                self._store(due, dumped)
-            except (OSError, ValueError) as error:
-                self._finish(due, None, errors.CheckpointFailed(f"cannot start storing it: {error}"))
+            return
+        try:
+            self._store(due, dumped)
+        except (OSError, ValueError) as error:
+            self._finish(due, None, errors.CheckpointFailed(f"cannot start storing it: {error}"))
 
     def _store(self, due: Due, dumped: engine.Dumped) -> None:
         request = saver.Request(
@@ -158,8 +185,10 @@ class Checkpointing:
     def _finish(self, due: Due, committed: saver.Committed | None, error: errors.PerdureError | None) -> None:
         saving, self._saving = self._saving, None
         self.phase = None
-        if due.stop and committed is None and self._run_id:
-            dump.let_go_on(self._life.tree, self._run_id)
+        if self._now.state is not machine.State.GONE:
+            told = self._step(_how_it_ended(self._now.state, committed, error))
+            if Instruction.RESUME_TREE in told and due.stop and self._run_id:
+                dump.let_go_on(self._life.tree, self._run_id)
         operation, self._operation = self._operation, None
         if operation is not None:
             if operation.staging is not None:
@@ -167,11 +196,20 @@ class Checkpointing:
             self._life.end(operation)
         if committed is not None:
             run_id = self._run_id
+            if not due.stop and self._now.state is machine.State.COMMITTED:
+                self._step(machine.Event.SETTLED)
             self._ended(due, Done(due, committed.manifest, now_s() - self._began_s, saving.checkpoints if saving else None, error))
             if due.stop:
                 netlock.release(run_id)  # connections that were kept are gone with the workload
         else:
             self._ended(due, error or errors.CheckpointFailed("it was not stored"))
+
+
+def _how_it_ended(state: machine.State, committed: saver.Committed | None, error: errors.PerdureError | None) -> machine.Event:
+    if committed is not None:
+        return machine.Event.STORE_COMMITTED
+    is_refused = isinstance(error, (errors.CheckpointRefused, errors.CheckpointLater)) and state is machine.State.CHECKED
+    return machine.Event.REFUSED if is_refused else machine.Event.FAILED
 
 
 def _as_ours(problem: BaseException | None) -> errors.PerdureError:

@@ -17,6 +17,7 @@ from perdure import errors
 from perdure.base import text, units
 from perdure.model.checkpoint import Trigger
 from perdure.supervisor import ending, engine, messages
+from perdure.supervisor.allotment import Allotment
 from perdure.supervisor.checkpointing import Checkpointing, Done
 from perdure.supervisor.console import Console
 from perdure.supervisor.control import Client, Server
@@ -28,6 +29,7 @@ from perdure.supervisor.line import Line
 from perdure.supervisor.messages import Answer, Event
 from perdure.supervisor.reactor import READ, Reactor, Timer, now_s
 from perdure.supervisor.record import LastCheckpoint, State
+from perdure.supervisor.scheduler import Notice, Outlook, Scheduler, Standing
 from perdure.supervisor.triggers import Due, Triggers
 from perdure.supervisor.voice import Voice
 
@@ -36,19 +38,32 @@ _RETRY_END_S = 10.0
 _LONGEST_LOOK_S = 30.0
 """The end of the allotted time is a time of day, which may be set: it is looked at again at least this often."""
 _KILLED_S = 30.0
+_MERCY_USED = 0.8
+"""So much of the time between a scheduler's SIGTERM and its SIGKILL is used for saving; the rest is for ending the life in the store."""
 
 
 class Keeper:
-    """Keeps `life`. `end_ns` is when the allotted time ends, UTC; None: nobody says. `line` leads to whoever waits in another process."""
+    """Keeps `life`. `end_ns` is when the allotted time ends, UTC; None: nobody says. `line` leads to whoever waits in another process.
+
+    With a `scheduler`, which alone knows why it ends a job, that is asked before a SIGTERM and the end of the workload are judged.
+    """
 
     def __init__(
-        self, life: Life, reactor: Reactor, console: Console, voice: Voice, *, end_ns: int | None, line: Line | None = None
+        self,
+        life: Life,
+        reactor: Reactor,
+        console: Console,
+        voice: Voice,
+        *,
+        end_ns: int | None,
+        line: Line | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
         self._life = life
         self._reactor = reactor
         self._console = console
         self._voice = voice
-        self._end_ns = end_ns
+        self._allotment = Allotment(scheduler, reactor, voice, end_ns=end_ns, changed=self._arm, noticed=self._announced)
         self._triggers = Triggers(life.options, now_s=now_s())
         self._checkpoints = Checkpointing(life, reactor, console, tell=self._tell, ended=self._checkpoint_ended)
         self._foreground = Foreground(reactor, console, life.tree.pid, before_going_on=self._before_going_on, line=line)
@@ -62,6 +77,10 @@ class Keeper:
         """Why the workload is being ended; empty: it is not."""
         self._planned: Outcome | None = None
         """What it will have been, once the workload is gone, because it is saved."""
+        self._terminating = False
+        """SIGTERM came."""
+        self._leaving = ""
+        """Why the scheduler is to be told that the workload is saved; empty: it need not."""
         self._outcome: Outcome | None = None
         self._error: errors.PerdureError | None = None
 
@@ -75,6 +94,7 @@ class Keeper:
             with self._foreground.entered():
                 self._console.start()
                 self._lease.start()
+                self._allotment.start()
                 self._arm()
                 while self._outcome is None:
                     self._reactor.turn()
@@ -91,6 +111,8 @@ class Keeper:
     def receive(self, number: int) -> None:
         """A signal came."""
         match number:
+            case signal.SIGTERM if self._allotment.is_asked:
+                self._terminated()
             case signal.SIGTERM | signal.SIGHUP:
                 self._asked_to_leave(signal.Signals(number).name)
             case signal.SIGKILL:  # `line.GONE`
@@ -113,7 +135,8 @@ class Keeper:
         if self._outcome is not None or self._stopping or self._checkpoints.phase is not None:
             return
         now = now_s()
-        self._triggers.ends(now + (self._end_ns - time.time_ns()) / 1e9 if self._end_ns is not None else None)
+        end_ns = self._allotment.end_ns
+        self._triggers.ends(now + (end_ns - time.time_ns()) / 1e9 if end_ns is not None else None, now_s=now)
         due = self._triggers.due(now)
         if due is not None:
             self._current = due
@@ -121,7 +144,7 @@ class Keeper:
             self._checkpoints.begin(due)
             return
         pause_s = self._triggers.next_s() - now
-        if self._end_ns is not None:
+        if end_ns is not None:
             pause_s = min(pause_s, _LONGEST_LOOK_S)
         if math.isfinite(pause_s):
             self._timer = self._reactor.after(max(pause_s, 0.0), self._arm)
@@ -161,6 +184,39 @@ class Keeper:
         for client in self._clients:
             client.tell(event)
 
+    def _announced(self, notice: Notice) -> None:
+        """The scheduler will end the job before its time: save it while it can be."""
+        left_s = max((notice.end_ns - time.time_ns()) / 1e9, 0.0)
+        reason = f"{notice.reason}: it will be ended in {units.format_duration(left_s)}"
+        self._voice.say(f"{self._life.name}: {reason}; saving it")
+        self._ask(Due(Trigger.END, reason, stop=True))
+
+    def _terminated(self) -> None:
+        """SIGTERM came where a scheduler knows why."""
+        if not self._terminating:
+            self._terminating = True
+            self._allotment.look(self._judged)
+
+    def _judged(self, outlook: Outlook | None) -> None:
+        """Do what SIGTERM asks for when the scheduler sees the job as `outlook` says."""
+        standing = outlook.standing if outlook is not None else Standing.LEAVING
+        if self._outcome is not None or self._stopping:
+            return
+        if standing in (Standing.RUNNING, Standing.SUSPENDED):
+            # The scheduler goes on with the job: somebody meant the workload.
+            self._terminating = False
+            self._signal(signal.SIGTERM)
+            return
+        # What is not over then is cut off, and the next life would wait for this one's lease.
+        grace_s = min(max(self._allotment.mercy_s * _MERCY_USED, 0.0), self._life.options.grace_s)
+        if standing is Standing.CANCELLED:
+            self._checkpoints.cancel("the job was cancelled")
+            self._end_workload("the job was cancelled", grace_s)
+            return
+        self._voice.say(f"the job is being ended and may run again: saving {self._life.name}")
+        self._grace = self._reactor.after(grace_s, lambda: self._give_up("the scheduler ends it now"))
+        self._ask(Due(Trigger.STOP, "SIGTERM from the scheduler", stop=True))
+
     def _asked_to_leave(self, name: str) -> None:
         """SIGTERM or its like: save and stop; the second time, stop."""
         if self._grace is not None or self._stopping:
@@ -191,10 +247,12 @@ class Keeper:
         count = done.checkpoints if done.checkpoints is not None else self._life.record.checkpoints + 1
         self._life.remember(last_checkpoint=last, checkpoints=count, changed_ns=time.time_ns())
         self._triggers.committed(now_s(), stopped_s=last.stopped_s, whole_s=done.whole_s)
+        self._allotment.warn_of_grace(done.whole_s)
         self._tell(Event("committed", self._life.name, time.time_ns(), checkpoint=last, durations_s=manifest.durations_s))
         if done.problem is not None:
             self._voice.say(f"{manifest.id} is saved, but older ones could not be removed: {done.problem}")
         if done.due.stop:
+            self._leaving = done.due.reason if done.due.trigger is Trigger.END else ""
             self._outcome_after_kill(Outcome(ending.TRY_AGAIN, State.STOPPED, done.due.reason))
             return
         for client in self._clients:
@@ -208,6 +266,7 @@ class Keeper:
             # What is left of it cannot be trusted, however it ended or goes on.
             self._stopping = str(error)
             self._planned = Outcome(ending.TRY_AGAIN, State.LOST, str(error))
+            self._leaving = str(error)
             if self._outcome is not None:
                 self._outcome = self._planned
             self._kill()
@@ -248,8 +307,10 @@ class Keeper:
             os.kill(self._life.tree.pid, number)
 
     def _outcome_after_kill(self, outcome: Outcome) -> None:
-        """The workload is saved: end it, and with it the life."""
+        """The workload is saved: end it, and with it the life. It may have been ended already, by somebody who did not wait."""
         self._planned = outcome
+        if self._outcome is not None:
+            self._outcome = outcome
         self._stopping = outcome.reason
         self._kill()
 
@@ -257,14 +318,28 @@ class Keeper:
         """The workload's init has ended, and with it its whole PID namespace."""
         self._reactor.forget(pidfd)
         status = ending.reap(self._life.tree.pid)
-        self._outcome = self._planned or ending.of(
-            status, stopping=self._stopping, has_checkpoint=self._life.record.last_checkpoint is not None
-        )
-        self._checkpoints.cancel("the workload ended")
+        self._checkpoints.tree_ended()
+        if self._planned is not None or self._stopping or not self._allotment.is_asked:
+            self._end_with(status, interrupted=False)
+        else:
+            self._allotment.look(lambda outlook: self._end_with(status, interrupted=self._was_interrupted(outlook)))
+
+    def _was_interrupted(self, outlook: Outlook | None) -> bool:
+        """Tell whether the workload, which ended, did so because its job was being ended."""
+        if outlook is None:
+            return self._terminating
+        return outlook.standing in (Standing.LEAVING, Standing.CANCELLED)
+
+    def _end_with(self, status: int | None, *, interrupted: bool) -> None:
+        has_checkpoint = self._life.record.last_checkpoint is not None
+        self._outcome = self._planned or ending.of(status, stopping=self._stopping, has_checkpoint=has_checkpoint, interrupted=interrupted)
 
     def _lost(self, error: errors.PerdureError) -> None:
         """Another life took over, or may have: this one must not act any more."""
         self._error = error
+        if isinstance(error.__cause__, errors.StoreError):
+            # Nobody is known to have taken over: the next life goes on from the newest checkpoint once the store is there again.
+            self._leaving = str(error)
         self._checkpoints.cancel(str(error))
         self._stopping = str(error)
         self._kill()
@@ -275,7 +350,7 @@ class Keeper:
     def _wind_up(self) -> None:
         """Let what is going on come to its end, and tell who waits."""
         end_s = now_s() + _KILLED_S
-        while (self._checkpoints.phase is not None or self._lease.is_busy) and now_s() < end_s:
+        while self._checkpoints.outlives_the_tree or ((self._checkpoints.phase is not None or self._lease.is_busy) and now_s() < end_s):
             self._reactor.turn()
         outcome = self._outcome
         if outcome is None:
@@ -283,6 +358,17 @@ class Keeper:
         if self._error is not None:
             outcome = Outcome(self._error.exit_status, State.LOST, str(self._error))
         ending.record(self._life, outcome, self._voice, in_store=self._error is None)
+        self._leave()
         self._tell(Event("ended", self._life.name, time.time_ns(), text=outcome.reason))
         for client in (*self._clients, *self._next_clients):
             client.tell(msgspec.structs.replace(self._answer(), pid=None))
+
+    def _leave(self) -> None:
+        """Let the scheduler put the job into its queue again, now that a new life need not wait for this one."""
+        if not self._leaving:
+            self._allotment.close()
+            return
+        gone = [False]
+        self._allotment.leave(self._leaving, lambda: gone.__setitem__(0, True))
+        while not gone[0]:
+            self._reactor.turn()

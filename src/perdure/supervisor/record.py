@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from perdure.checkpoint import machine
 from perdure.model.checkpoint import CheckpointId, Manifest
 
 
@@ -128,3 +129,5 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     start_ticks: int | None = None
     """When the root was started; without a root, when the supervisor was."""
     boot_id: str = ""
+    state: machine.State = machine.State.FREEZING
+    """How far it had come when that was last noted."""

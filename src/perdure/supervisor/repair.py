@@ -19,6 +19,7 @@ import msgspec
 from perdure import errors
 from perdure.base.proc import machine, process
 from perdure.checkpoint import dump, tree
+from perdure.checkpoint import machine as steps
 from perdure.checkpoint.criu import netlock, run
 from perdure.checkpoint.tree import Tree
 from perdure.supervisor.folders import Folders
@@ -64,11 +65,12 @@ def repair(name: str, database: Database, folders: Folders, voice: Voice, *, ado
 
 def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool) -> None:
     run_id = ""
-    if operation.staging is not None:
+    is_staged = steps.Instruction.REMOVE_STAGING in steps.repair(operation.state)
+    if operation.staging is not None and is_staged:
         _end_criu(f"{operation.staging}/{_IMAGES}", patience_s=_DYING_S if is_adopted else 0.0)
         if operation.kind == "restore" and operation.boot_id == boot_id:
             _end_half_restored(os.path.join(operation.staging, "criu", "restore.log"), operation.start_ticks or 0)
-    if operation.staging is not None and os.path.isdir(operation.staging):
+    if operation.staging is not None and is_staged and os.path.isdir(operation.staging):
         run_id = run.read_run_id(os.path.join(operation.staging, "criu", "dump.log"))
         netlock.release(run_id)
         voice.say(f"clearing away a {operation.kind} that was cut off; what was saved before is untouched")
