@@ -76,7 +76,7 @@ def test_asking_does_not_wait_for_the_pause():
 
 def test_before_the_end_it_saves_once_and_stops():
     triggers = Triggers(Options(every="never", before_end=300.0), now_s=0.0)
-    triggers.ends(1000.0)
+    triggers.ends(1000.0, now_s=0.0)
     assert triggers.next_s() == 700.0
     assert triggers.due(699.0) is None
     due = triggers.due(700.0)
@@ -86,7 +86,7 @@ def test_before_the_end_it_saves_once_and_stops():
 
 def test_before_the_end_auto_leaves_twice_what_the_last_one_took():
     triggers = Triggers(Options(every="never", before_end="auto"), now_s=0.0)
-    triggers.ends(10_000.0)
+    triggers.ends(10_000.0, now_s=0.0)
     assert triggers.next_s() == pytest.approx(10_000.0 - 150.0)
     triggers.committed(10.0, stopped_s=1.0, whole_s=200.0)
     assert triggers.next_s() == pytest.approx(10_000.0 - 430.0)
@@ -94,8 +94,40 @@ def test_before_the_end_auto_leaves_twice_what_the_last_one_took():
 
 def test_an_end_without_before_end_does_nothing():
     triggers = Triggers(Options(every="never"), now_s=0.0)
-    triggers.ends(10.0)
+    triggers.ends(10.0, now_s=0.0)
     assert triggers.due(20.0) is None
+
+
+def test_before_the_end_auto_leaves_half_of_a_short_time_for_work():
+    triggers = Triggers(Options(every="never", before_end="auto"), now_s=100.0)
+    triggers.ends(160.0, now_s=100.0)
+    assert triggers.next_s() == pytest.approx(130.0)
+    assert triggers.due(129.0) is None
+    assert triggers.due(130.0).trigger is Trigger.END
+
+
+def test_a_lead_that_was_asked_for_is_kept_however_short_the_time():
+    triggers = Triggers(Options(every="never", before_end=50.0), now_s=100.0)
+    triggers.ends(160.0, now_s=100.0)
+    assert triggers.due(110.0).trigger is Trigger.END
+
+
+def test_an_end_that_moves_away_counts_again_and_one_that_jitters_does_not():
+    triggers = Triggers(Options(every="never", before_end=10.0), now_s=0.0)
+    triggers.ends(100.0, now_s=0.0)
+    assert triggers.due(90.0) is not None
+    triggers.ends(101.0, now_s=90.0)
+    assert triggers.due(95.0) is None
+    triggers.ends(200.0, now_s=95.0)
+    assert triggers.due(189.0) is None
+    assert triggers.due(190.0).trigger is Trigger.END
+
+
+def test_an_end_that_comes_closer_is_the_one_that_holds():
+    triggers = Triggers(Options(every="never", before_end=10.0), now_s=0.0)
+    triggers.ends(1000.0, now_s=0.0)
+    triggers.ends(50.0, now_s=20.0)
+    assert triggers.next_s() == 40.0
 
 
 @given(

@@ -42,11 +42,16 @@ def reap(pid: int) -> int | None:
     return code if code >= 0 else 128 - code
 
 
-def of(status: int | None, *, stopping: str, has_checkpoint: bool) -> Outcome:
-    """Return what it means that the workload ended with `status`, while it was being ended because of `stopping` (empty: it was not)."""
+def of(status: int | None, *, stopping: str, has_checkpoint: bool, interrupted: bool = False) -> Outcome:
+    """Return what it means that the workload ended with `status`, while it was being ended because of `stopping` (empty: it was not).
+
+    With `interrupted`, its scheduler was ending it, all its processes at once: whatever it ended with, it did not end by itself.
+    """
     code = 0 if status is None else status
     if stopping:
         return Outcome(TRY_AGAIN if has_checkpoint else code, State.STOPPED, stopping, status)
+    if interrupted:
+        return Outcome(code, State.STOPPED, "its scheduler ended it", status)
     if status is None:
         return Outcome(code, State.COMPLETED, "it ended; how is told only to who started it", status)
     if status == 0:

@@ -44,6 +44,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     notice: Notice | None = None
     returns: bool = True
     """Given up after a checkpoint, the job may be put into the queue again."""
+    grace_s: float | None = None
+    """Seconds from the announcement of a preemption until it strikes; None: nobody says, or this job is not preempted."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):

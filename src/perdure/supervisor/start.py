@@ -50,6 +50,7 @@ from perdure.supervisor.origin import Origin
 from perdure.supervisor.reactor import Reactor
 from perdure.supervisor.record import ENDED, LastCheckpoint, Options, State, Workload
 from perdure.supervisor.resume import Source
+from perdure.supervisor.scheduler import Begun
 from perdure.supervisor.state import Database
 from perdure.supervisor.voice import Voice
 from perdure.supervisor.wanted import Setup, Wanted
@@ -184,7 +185,9 @@ class _Beginning:
             if self._wanted.metrics is not None:
                 self._voice.listeners.append(Metrics(Path(self._wanted.metrics), self._name, life.epoch).see)
             self._say_begun(life, source)
-            keeper = Keeper(life, reactor, streams, self._voice, end_ns=self._wanted.end_ns, line=self._wanted.line)
+            keeper = Keeper(
+                life, reactor, streams, self._voice, end_ns=self._wanted.end_ns, line=self._wanted.line, scheduler=self._setup.scheduler
+            )
             inbox.hand_to(keeper.receive)
             try:
                 return keeper.run().status
@@ -306,8 +309,13 @@ class _Beginning:
             held.end(LifeEnd(now_ns, False, None, f"not begun: {error}"))
 
     def _say_begun(self, life: Life, source: Source | None) -> None:
-        options = life.options
-        if source is not None:
+        options, scheduler = life.options, self._setup.scheduler
+        if scheduler is not None:
+            came = source.id if source else None
+            begun = Begun(workload=self._name, epoch=life.epoch, restored_from=came, hostname=life.held.life.hostname)
+            for line in scheduler.lines(begun):
+                self._voice.say(line)
+        elif source is not None:
             self._voice.say(f"{self._name} goes on from {source.id}, life {life.epoch}")
         if life.record.adopted:
             self._voice.say(f"{self._name}: process {life.tree.pid} is kept from now on; what it writes goes where it went before")

@@ -23,7 +23,11 @@ _SAFETY = 2.0
 _MARGIN_S = 30.0
 """… and so much on top for what nobody foresees."""
 _UNMEASURED_S = 120.0
-"""… or this, before there was one."""
+"""… or this, before there was one; …"""
+_MOST_OF_ALLOTTED = 0.5
+"""… but no more than half of the time that there was at the start: each life has to come on."""
+_MOVED_S = 5.0
+"""The end is a time of day, which a clock that is set moves by a little."""
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -47,6 +51,7 @@ class Triggers:
         self._not_before_s = now_s
         self._asked: Due | None = None
         self._end_s: float | None = None
+        self._allotted_s: float | None = None
         self._end_used = False
 
     @property
@@ -65,8 +70,12 @@ class Triggers:
         """Mean time to failure that `auto` reckons with."""
         return self._options.mttf_s or interval.ASSUMED_MTTF_S
 
-    def ends(self, end_s: float | None) -> None:
+    def ends(self, end_s: float | None, *, now_s: float) -> None:
         """The allotted time ends at `end_s`; None: nobody says."""
+        if end_s is not None and self._end_s is not None and end_s > self._end_s + _MOVED_S:
+            self._end_used = False  # there is more time than there was when it was used up
+        if end_s is not None and self._allotted_s is None:
+            self._allotted_s = max(end_s - now_s, 0.0)
         self._end_s = end_s
 
     def ask(self, due: Due) -> None:
@@ -128,4 +137,5 @@ class Triggers:
         """Return how long before the end to save and stop."""
         if before != "auto":
             return before
-        return _MARGIN_S + (_SAFETY * self._whole_s if self._whole_s is not None else _UNMEASURED_S)
+        lead_s = _MARGIN_S + (_SAFETY * self._whole_s if self._whole_s is not None else _UNMEASURED_S)
+        return lead_s if self._allotted_s is None else min(lead_s, self._allotted_s * _MOST_OF_ALLOTTED)
