@@ -24,8 +24,9 @@ from perdure.base.proc import process
 from perdure.checkpoint.criu import locate, run
 from perdure.checkpoint.criu.run import Action, Call, Criu
 
-Outcome = Literal["restored", "dump fails", "restore fails", "altered"]
-"""What CRIU does: all is well; it refuses to dump; it dumps and refuses to restore; it does both, and the program is not as it was."""
+Outcome = Literal["restored", "dump fails", "restore fails", "altered", "by number"]
+"""What CRIU does: all is well; it refuses to dump; it dumps and refuses to restore; it does both, and the program is not as it was; it opens
+what belongs to the process that happens to have the same number at the restore, and fails where there is none."""
 
 _START_S = 20.0
 _STANDING = ("--file-locks", "--link-remap", "--ext-unix-sk", "--manage-cgroups=ignore")
@@ -282,11 +283,11 @@ SPECIMENS: tuple[Specimen, ...] = (
     # Files
     _anonymous("detached-mount", 'fd = call(428, -100, b"/usr", 1)', "file-mount-unknown"),
     _anonymous("posix-queue", 'fd = call(240, b"perdure-specimen", 0o102, 0o600, 0); call(241, b"perdure-specimen")', "file-mount-unknown"),
-    Specimen("of-process", 'fd = os.open("/proc/self/status", 0)', "restore fails", kinds("file-of-process")),
-    Specimen("of-process-folder", 'fd = os.open("/proc/self/task", 0)', "restore fails", kinds("file-of-process")),
+    Specimen("of-process", 'fd = os.open("/proc/self/status", 0)', "by number", kinds("file-of-process")),
+    Specimen("of-process-folder", 'fd = os.open("/proc/self/task", 0)', "by number", kinds("file-of-process")),
     Specimen("of-proc", 'fd = os.open("/proc/meminfo", 0)'),
     Specimen("of-sysfs", 'fd = os.open("/sys/kernel/uevent_seqnum", 0)'),
-    Specimen("namespace", 'fd = os.open("/proc/self/ns/net", 0)', "restore fails", kinds("file-namespace")),
+    Specimen("namespace", 'fd = os.open("/proc/self/ns/net", 0)', "by number", kinds("file-namespace")),
     Specimen("path-only", 'fd = os.open("/usr", os.O_PATH)'),
     Specimen("deleted", 'fd = os.open("gone", os.O_RDWR | os.O_CREAT); os.write(fd, b"abc"); os.unlink("gone")'),
     Specimen(

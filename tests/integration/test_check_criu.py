@@ -53,6 +53,8 @@ def test_finding_and_criu_agree(specimen: Specimen, tools, tmp_path):
         assert not result.succeeded
         return
     assert result.succeeded, result.explanation
+    if specimen.outcome == "by number":
+        return  # what has that number then is nobody's to say
     with specimens.restored(criu, tmp_path) as (back, pid):
         if specimen.outcome == "restore fails":
             assert not back.succeeded
