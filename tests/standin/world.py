@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 
 Operation = Literal["init", "state", "lock", "checkpoint", "restore", "unlock", "complete", "nvml"]
 
@@ -46,6 +51,9 @@ class Standin:
         self.root = root
         self.libraries = libraries
         (root / "memory").mkdir(parents=True, exist_ok=True)
+        (root / "dev").mkdir(exist_ok=True)
+        for name in ("nvidiactl", "nvidia0", "nvidia-uvm"):
+            (root / "dev" / name).touch()
         self.driver()
         self.gpus()
         self.faults()
@@ -70,6 +78,7 @@ class Standin:
     def faults(self, *faults: Fault) -> None:
         """Say what goes wrong from now on; counting begins again."""
         self._write("calls", "")
+        self._write("counts", "")
         self._write("faults", "".join(f"{f.operation} {f.nth} {f.action} {f.number}\n" for f in faults))
 
     def calls(self, operation: Operation | None = None) -> list[Call]:
@@ -81,3 +90,28 @@ class Standin:
         aside = self.root / f".{name}"
         aside.write_text(text)
         aside.replace(self.root / name)
+
+
+def build(folder: Path) -> Path:
+    """Compile both libraries into `folder`, unless they are there; returns it."""
+    sources = Path(__file__).parent
+    compiler = shutil.which("cc")
+    assert compiler is not None
+    for name in ("cuda", "nvidia-ml"):
+        target = folder / f"lib{name}.so.1"
+        if target.exists():
+            continue
+        aside = folder / f".{target.name}.{os.getpid()}"
+        command = [
+            compiler,
+            *FLAGS,
+            f"-Wl,-soname,{target.name}",
+            "-o",
+            str(aside),
+            str(sources / f"lib{name}.c"),
+            str(sources / "world.c"),
+            "-ldl",
+        ]
+        subprocess.run(command, check=True)
+        aside.replace(target)
+    return folder
