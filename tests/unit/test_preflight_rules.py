@@ -69,8 +69,8 @@ def test_nothing_is_found_in_a_plain_process():
 @pytest.mark.parametrize(
     ("path", "number", "expected"),
     [
-        ("/dev/nvidia0", (195, 0), "file-gpu-device"),
-        ("/dev/nvidia-uvm", (511, 0), "file-gpu-device"),
+        ("/dev/nvidia0", (195, 0), None),  # judged with the rest of the GPU's state
+        ("/dev/nvidia-uvm", (511, 0), None),
         ("/dev/dri/renderD128", (226, 128), "file-gpu-device"),
         ("/dev/kfd", (234, 0), "file-gpu-device"),
         ("/dev/infiniband/uverbs0", (231, 192), "file-rdma-device"),
@@ -90,7 +90,7 @@ def test_devices_are_told_apart(path, number, expected):
 
 
 def test_a_mapped_gpu_is_found_once():
-    pages = tuple(mapping("/dev/nvidia0", start=0x1000 * number) for number in range(1, 4))
+    pages = tuple(mapping("/dev/dri/renderD128", start=0x1000 * number) for number in range(1, 4))
     seen = scene(member(mappings=pages, mapped_devices=frozenset(page.start for page in pages)))
     assert names(memory.check(seen)) == ["file-gpu-device"]
 
@@ -216,7 +216,7 @@ class TestCodes:
 
     def test_each_belongs_to_a_family_and_says_what_to_do(self):
         for code in codes.CODES.values():
-            assert re.fullmatch(r"(host|criu|process|file|network|memory|restore|store)(-[a-z0-9]+)+", code.name)
+            assert re.fullmatch(r"(host|criu|process|file|network|memory|gpu|restore|store)(-[a-z0-9]+)+", code.name)
             assert code.remedy or code.severity is not Severity.PROBLEM, code.name
             assert not code.meaning.endswith(".")
         assert sum(len(group.codes) for group in codes.GROUPS) == len(codes.CODES)

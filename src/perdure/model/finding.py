@@ -21,7 +21,7 @@ class Severity(enum.StrEnum):
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that a check found.
 
-    `code` is stable, kebab-case, and starts with its family (``host- criu- process- file- network- memory- restore- store-``);
+    `code` is stable, kebab-case, and starts with its family (``host- criu- process- file- network- memory- gpu- restore- store-``);
     programs decide on it. `subject` names the thing in a few words; the fields below it say the same for programs.
     """
 

@@ -28,7 +28,15 @@ _NOT_AVAILABLE = (1 << 64) - 1
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    """nvmlMemory_v2_t: its first field is its own version, made of its size and of 2."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 class _Process(ctypes.Structure):
@@ -130,8 +138,8 @@ def _text(nvml: Nvml, function: str, *arguments: Any) -> str:
 
 
 def _device(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Device:
-    memory = _Memory()
-    nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    memory = _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
+    nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
     # What follows is not supported on every GPU: then it is not there.
     major, minor = ctypes.c_int(), ctypes.c_int()
     has_capability = nvml.number("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor)) == _SUCCESS

@@ -34,7 +34,7 @@ def _verdict(member: Member, path: str, start: int) -> tuple[str, str]:
         if kind == "[io_uring]":
             return "file-io-uring", "has the queues of an io_uring mapped"
         return "memory-kernel-object", f"has memory of a kernel object ({kind.strip('[]')}) mapped"
-    if start in member.mapped_devices:
+    if start in member.mapped_devices and not devices.is_nvidia(path):
         return devices.code_of_path(path), f"has the device {path} mapped"
     return "", ""
 

@@ -52,6 +52,8 @@ def _anonymous(scene: Scene, member: Member, opened: Descriptor) -> Iterator[Fin
 
 
 def _device(member: Member, opened: Descriptor) -> Iterator[Finding]:
+    if devices.is_nvidia(opened.target):
+        return
     number = member.device_numbers[opened.number]
     is_block = stat.S_ISBLK(opened.mode)
     code = devices.code_of(number, opened.target, is_block=is_block)

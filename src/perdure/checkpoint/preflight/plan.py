@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
 from perdure.checkpoint.criu.run import Criu
+from perdure.checkpoint.cuda.contract import CudaProcess, State
 
 DISKS = ("/var/tmp",)  # noqa: S108 - a disk to look at, which every Linux has
 """Where images wait when memory has no room, besides the state folder."""
 
 GHOST_LIMIT_BYTES = 1 << 40
 """Largest deleted file that goes into the images, as the dump asks CRIU for it at its second try."""
+
+
+AskStates = Callable[[Iterable[CudaProcess]], Mapping[int, State | None]]
+"""Asks the driver for the state of processes, by PID; None for one that has no CUDA of its own."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,3 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ghost_limit_bytes: int = GHOST_LIMIT_BYTES
     own_session: bool = True
     """The root has to lead its session; false where a save brings the session along (``--shell-job``)."""
+    ask_gpu: AskStates | None = None
+    """None: the driver is not asked, and what has CUDA is told by what it holds and by NVML."""
+    is_suspended: bool = False
+    """GPU state was moved into the workload's memory on purpose (``perdure suspend``)."""

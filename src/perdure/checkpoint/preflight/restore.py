@@ -15,7 +15,8 @@ from perdure.base import text, units
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
-from perdure.checkpoint.preflight import buildid, cpu, host, ports, room, terminals
+from perdure.checkpoint.host import gpu as host_gpu
+from perdure.checkpoint.preflight import buildid, cpu, gpu_restore, host, ports, room, terminals
 from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.files import is_remote
 from perdure.checkpoint.preflight.mapped import VIRTUAL_KINDS
@@ -58,6 +59,7 @@ def check(manifest: Manifest, plan: RestorePlan) -> tuple[Finding, ...]:
         *_processes(manifest, here),
         *_room(manifest, plan),
         *_connections(manifest),
+        *(gpu_restore.check(manifest, host_gpu.look()) if manifest.cuda_processes else ()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from perdure.checkpoint.preflight import files, memory, opened, processes, reading, room, sockets, stores, streams
+from perdure.checkpoint.preflight import files, gpu, gpu_reading, memory, opened, processes, reading, room, sockets, stores, streams
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.preflight.scene import Scene
 from perdure.model.finding import Finding, Severity
@@ -50,7 +50,10 @@ def check(root: int, plan: Plan) -> tuple[Finding, ...]:
             for finding in rules(seen, plan)
             if finding.code not in PASSING or (_key(finding) in stayed and not (finding.code in _MOVING and finding.pid in moved))
         ]
-    expected_bytes = memory.expected_bytes(seen)
+    on_gpus = gpu_reading.read(seen, plan.ask_gpu, is_suspended=plan.is_suspended)
+    expected_bytes = memory.expected_bytes(seen) + (on_gpus.known_bytes if on_gpus else 0)
+    if on_gpus is not None:
+        found += gpu.check(on_gpus)
     beside = stores.check(plan.store, expected_bytes) if plan.store is not None else ()
     return (*room.check(plan, expected_bytes), *beside, *ordered(found))
 

@@ -6,13 +6,22 @@ A code is stable: programs decide on it. Its severity and its remedy stand here,
 from __future__ import annotations
 
 from perdure.base import text
-from perdure.checkpoint.preflight.codes import files, network, processes, resources, restoring
+from perdure.checkpoint.preflight.codes import files, gpu, network, processes, resources, restoring
 from perdure.checkpoint.preflight.codes.code import Code, Group
 from perdure.model.finding import Finding
 
 __all__ = ["CODES", "GROUPS", "Code", "Group", "finding"]
 
-GROUPS: tuple[Group, ...] = (files.GROUP, network.GROUP, processes.GROUP, resources.GROUP, restoring.GROUP)
+GROUPS: tuple[Group, ...] = (
+    files.GROUP,
+    network.GROUP,
+    processes.GROUP,
+    resources.GROUP,
+    gpu.SAVING,
+    restoring.GROUP,
+    gpu.RESTORING,
+    gpu.MACHINE,
+)
 
 CODES: dict[str, Code] = {code.name: code for group in GROUPS for code in group.codes}
 

@@ -39,8 +39,8 @@ GROUP = Group(
         Code(
             "file-gpu-device",
             _P,
-            "a GPU's device is open or mapped: its state is not saved by this engine yet",
-            "let the process close its CUDA context, or start workers so that they do not inherit it (spawn instead of fork)",
+            "the device of a GPU that is not NVIDIA's is open or mapped: there is no way to save its state",
+            "let the process close it, or start workers so that they do not inherit it (spawn instead of fork)",
         ),
         Code(
             "file-rdma-device",

@@ -1,0 +1,299 @@
+"""What is judged about drivers, GPUs and workloads that use them, on machines that are not here."""
+
+from __future__ import annotations
+
+import gpu_specimens as gs
+import msgspec
+import pytest
+from gpu_specimens import GIB
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.checkpoint.cuda.contract import State
+from perdure.checkpoint.host import gpu_drivers as drivers
+from perdure.checkpoint.host.gpu import Gpus
+from perdure.checkpoint.preflight import gpu, gpu_machine, gpu_restore
+from perdure.model.finding import Severity, problems
+
+
+def names(findings) -> list[str]:
+    """The codes of findings."""
+    return [finding.code for finding in findings]
+
+
+class TestDrivers:
+    """The ladder of drivers."""
+
+    @pytest.mark.parametrize(
+        ("text", "abilities"),
+        [
+            ("535.183.06", ""),
+            ("550.54.15", ""),
+            ("555.42.02", ""),
+            ("569.99", ""),
+            ("570.86.15", "save"),
+            ("575.51.03", "save"),
+            ("580.65.06", "save remap"),
+            ("595.71.05", "save remap"),
+            ("610.43", "save remap shared"),
+        ],
+    )
+    def test_each_can_what_its_documentation_says(self, text, abilities):
+        able = [ability.value for ability in drivers.Ability if drivers.can(ability, drivers.version(text), (13, 3))]
+        assert " ".join(able) == abilities
+
+    def test_direct_storage_goes_by_cuda(self):
+        assert not drivers.can(drivers.Ability.DIRECT, (999,), (13, 3))
+        assert drivers.can(drivers.Ability.DIRECT, (999,), (13, 4))
+        assert not drivers.can(drivers.Ability.DIRECT, (999,), None)
+
+    @given(st.text())
+    def test_what_is_no_version_can_nothing(self, text):
+        numbers = drivers.version(text)
+        assert numbers == () or all(number >= 0 for number in numbers)
+        if not numbers:
+            assert not any(drivers.can(ability, numbers, None) for ability in drivers.Ability)
+
+    @given(st.lists(st.integers(0, 999), min_size=1, max_size=4), st.lists(st.integers(0, 999), min_size=1, max_size=4))
+    def test_a_newer_driver_can_no_less(self, one, other):
+        older, newer = sorted((tuple(one), tuple(other)))
+        for ability in drivers.Ability:
+            assert drivers.can(ability, newer, (13, 4)) or not drivers.can(ability, older, (13, 4))
+
+    def test_a_fault_of_the_open_driver_is_only_its(self):
+        assert drivers.advisories((595, 71, 5), is_open=True)
+        assert not drivers.advisories((595, 71, 5), is_open=False)
+        assert not drivers.advisories((595, 71, 6), is_open=True)
+        (known,) = drivers.advisories(drivers.version("610.57.04"), is_open=False)
+        assert known.forbids
+
+
+class TestMachine:
+    """Driver and GPUs."""
+
+    def test_without_a_driver_there_is_one_finding(self):
+        found = gpu_machine.judge(Gpus(refusal="libnvidia-ml.so.1: cannot open shared object file", refusal_number=12))
+        assert names(found) == ["gpu-no-driver"]
+        assert found[0].severity is Severity.PROBLEM
+        assert "570" in found[0].remedy
+
+    def test_a_good_machine_has_no_problem(self):
+        found = gpu_machine.judge(gs.gpus())
+        assert names(found) == ["gpu-driver", "gpu-device"]
+        assert "without passing through" in found[0].message
+        assert "79 GiB of 80 GiB" in found[1].message
+
+    def test_a_driver_that_does_not_answer_is_named_with_what_it_said(self):
+        (silent,) = gpu_machine.judge(gs.gpus(driver="", refusal="NVML did not answer within 60 s"))
+        assert silent.code == "gpu-driver-silent"
+        assert "did not answer" in silent.message
+        assert "610.80.02" in silent.message
+        (apart,) = gpu_machine.judge(gs.gpus(driver="", refusal="nvmlInit_v2: mismatch (18)", refusal_number=18))
+        assert apart.code == "gpu-driver-mismatch"
+        assert "reboot" in apart.remedy
+
+    @pytest.mark.parametrize(
+        ("values", "code", "severity"),
+        [
+            ({"driver": "550.54.15", "cuda": (12, 4)}, "gpu-driver-old", "problem"),
+            ({"driver": "610.57.04"}, "gpu-driver-faulty", "problem"),
+            ({"driver": "595.71.05", "is_open_driver": True}, "gpu-driver-caution", "warning"),
+            ({"driver": "570.86.15"}, "gpu-no-remap", "warning"),
+            ({"driver": "580.65.06"}, "gpu-no-shared", "info"),
+            ({"cuda": (13, 3)}, "gpu-no-direct", "info"),
+            ({"bindings": None}, "gpu-no-bindings", "problem"),
+            ({"mps": (71,)}, "gpu-mps", "problem"),
+            ({"virtual": (gs.uuid(0),)}, "gpu-virtual", "problem"),
+            ({"devices": (gs.device(mig=True),)}, "gpu-mig", "problem"),
+            ({"devices": (gs.device(model="NVIDIA GB10"),), "architecture": "aarch64"}, "gpu-platform", "problem"),
+        ],
+    )
+    def test_each_lack_has_its_code(self, values, code, severity):
+        devices = values.pop("devices", ())
+        found = [finding for finding in gpu_machine.judge(gs.gpus(*devices, **values)) if finding.code == code]
+        assert [finding.severity.value for finding in found] == [severity]
+        assert found[0].remedy
+
+    def test_no_gpu_is_a_problem(self):
+        machine = msgspec.structs.replace(gs.gpus(), devices=())
+        assert "gpu-no-device" in names(problems(gpu_machine.judge(machine)))
+
+    def test_of_an_old_driver_no_more_is_said_than_that(self):
+        found = names(gpu_machine.judge(gs.gpus(driver="535.183.06", cuda=(12, 2))))
+        assert found == ["gpu-driver-old", "gpu-driver", "gpu-device"]
+
+    def test_only_the_gpus_in_use_matter_to_a_workload(self):
+        machine = gs.gpus(gs.device(0), gs.device(1, mig=True))
+        assert names(gpu_machine.unfit(machine, {gs.uuid(0)})) == []
+        assert names(gpu_machine.unfit(machine, {gs.uuid(1)})) == ["gpu-mig"]
+
+
+class TestWorkload:
+    """A running workload."""
+
+    def test_a_plain_training_has_no_finding(self):
+        assert names(gpu.check(gs.scene())) == []
+
+    def test_gpu_memory_has_to_fit_into_the_machine(self):
+        (found,) = gpu.check(gs.scene(free_bytes=3 * GIB))
+        assert found.code == "gpu-host-memory"
+        assert "4 GiB" in found.message
+        assert "3 GiB" in found.message
+        assert names(gpu.check(gs.scene(free_bytes=3 * GIB, is_direct=True))) == []
+        assert names(gpu.check(gs.scene(free_bytes=3 * GIB, is_suspended=True))) == []
+
+    def test_what_the_driver_does_not_tell_is_said(self):
+        machine = gs.gpus(uses=(gs.use(memory_bytes=None),))
+        assert names(gpu.check(gs.scene(gs.member(), machine=machine))) == ["gpu-memory-unknown"]
+        assert names(gpu.check(gs.scene(gs.member(), machine=gs.gpus()))) == ["gpu-memory-unknown"]
+
+    def test_a_forked_worker_is_named_with_what_it_holds(self):
+        worker = gs.member(9, is_cuda=False, held=(gs.held(fd=5), gs.held(path="/dev/nvidiactl", fd=4)))
+        (found,) = gpu.check(gs.scene(gs.member(), worker))
+        assert (found.code, found.pid, found.fd, found.path) == ("gpu-device-held", 9, 5, "/dev/nvidia0")
+        assert "/dev/nvidiactl" in found.message
+        assert "spawn" in found.remedy
+
+    def test_one_that_holds_devices_alone_is_named_too(self):
+        watcher = gs.member(9, is_cuda=False, held=(gs.held(fd=None),))
+        (found,) = gpu.check(gs.scene(watcher, machine=gs.gpus()))
+        assert (found.code, found.fd) == ("gpu-device-held", None)
+
+    def test_much_unified_memory_is_a_warning(self):
+        assert names(gpu.check(gs.scene(gs.member(managed_bytes=gpu.MANAGED_BYTES)))) == []
+        (found,) = gpu.check(gs.scene(gs.member(managed_bytes=2 * GIB)))
+        assert (found.code, found.severity) == ("gpu-managed-memory", Severity.WARNING)
+
+    def test_several_processes_may_share_memory(self):
+        pair = (gs.member(7), gs.member(8))
+        old = gs.gpus(driver="595.80.01", uses=(gs.use(7), gs.use(8)))
+        (found,) = gpu.check(gs.scene(*pair, machine=old))
+        assert found.code == "gpu-shared-memory"
+        assert "610" in found.remedy
+        assert names(gpu.check(gs.scene(*pair))) == []
+        apart = tuple(msgspec.structs.replace(one, variables={"NCCL_P2P_DISABLE": "1"}) for one in pair)
+        assert names(gpu.check(gs.scene(*apart, machine=old))) == []
+
+    def test_nccl_over_several_gpus_wants_its_settings(self):
+        machine = gs.gpus(gs.device(0), gs.device(1), uses=(gs.use(7, 0), gs.use(7, 1)))
+        bare = gs.member(has_nccl=True, variables={"NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "1"})
+        (found,) = gpu.check(gs.scene(bare, machine=machine))
+        assert found.code == "gpu-nccl"
+        assert found.flag == "NCCL_P2P_DISABLE=1 NCCL_NVLS_ENABLE=0"
+        assert found.flag in found.remedy
+        assert names(gpu.check(gs.scene(gs.member(has_nccl=True, variables=gs.NCCL), machine=machine))) == []
+        assert names(gpu.check(gs.scene(gs.member(has_nccl=True)))) == []
+
+    def test_vllm_over_several_gpus_wants_its_options(self):
+        machine = gs.gpus(gs.device(0), gs.device(1), uses=(gs.use(7, 0), gs.use(7, 1)))
+        server = gs.member(arguments=("python", "/usr/bin/vllm", "serve", "m", "--enforce-eager"))
+        (found,) = gpu.check(gs.scene(server, machine=machine))
+        assert (found.code, found.flag) == ("gpu-vllm", "--disable-custom-all-reduce")
+        whole = gs.member(arguments=(*server.arguments, "--disable-custom-all-reduce"))
+        assert names(gpu.check(gs.scene(whole, machine=machine))) == []
+        assert names(gpu.check(gs.scene(server))) == []
+
+    def test_mps_is_seen_by_who_uses_it(self):
+        machine = gs.gpus(uses=(gs.use(mps=True),))
+        assert names(gpu.check(gs.scene(gs.member(), machine=machine))) == ["gpu-mps"]
+
+    def test_states_that_nobody_asked_for_are_told(self):
+        assert names(gpu.check(gs.scene(gs.member(state=State.RUNNING)))) == []
+        assert names(gpu.check(gs.scene(gs.member(state=State.LOCKED)))) == ["gpu-stuck"]
+        assert names(gpu.check(gs.scene(gs.member(state=State.CHECKPOINTED), is_suspended=True))) == []
+        assert names(gpu.check(gs.scene(gs.member(state=State.FAILED), is_suspended=True))) == ["gpu-failed"]
+
+    @given(
+        pids=st.lists(st.integers(2, 30), min_size=1, max_size=5, unique=True),
+        cuda=st.booleans(),
+        version=st.sampled_from(["", "535.1", "570.2", "580.1", "595.71.05", "610.57.04", "620.1"]),
+        free=st.integers(0, 1 << 40),
+        memory=st.one_of(st.none(), st.integers(0, 1 << 40)),
+        managed=st.integers(0, 1 << 40),
+        state=st.one_of(st.none(), st.sampled_from(State)),
+        bindings=st.one_of(st.none(), st.just("13.5.0")),
+        suspended=st.booleans(),
+    )
+    def test_findings_of_any_scene_are_whole_and_refuse_what_cannot_work(
+        self, pids, cuda, version, free, memory, managed, state, bindings, suspended
+    ):
+        members = tuple(
+            gs.member(pid, is_cuda=cuda, state=state, managed_bytes=managed, has_nccl=True, held=(gs.held(pid),)) for pid in pids
+        )
+        machine = gs.gpus(driver=version, bindings=bindings, uses=tuple(gs.use(pid, memory_bytes=memory) for pid in pids))
+        seen = gs.scene(*members, machine=machine, free_bytes=free, is_suspended=suspended)
+        found = tuple(gpu.check(seen))
+        for finding in found:
+            assert finding.message
+            assert finding.remedy
+            assert finding.pid is None or finding.pid in pids
+        grave = names(problems(found))
+        if not cuda:
+            assert names(found) == ["gpu-device-held"] * len(pids)
+        elif version in ("", "535.1", "610.57.04") or bindings is None or state is State.FAILED:
+            assert grave
+        elif memory is not None and memory * len(pids) > free and not suspended:
+            assert grave == ["gpu-host-memory"]
+        else:
+            assert grave == []
+
+
+class TestRestore:
+    """Bringing GPU state back."""
+
+    def test_the_same_machine_has_no_finding(self):
+        assert names(gpu_restore.check(gs.manifest(gs.fact()), gs.gpus())) == []
+
+    def test_without_cuda_nothing_is_asked(self):
+        plain = msgspec.structs.replace(gs.manifest(gs.fact()), cuda_processes=(), gpus=())
+        assert names(gpu_restore.check(plain, Gpus())) == []
+
+    def test_a_machine_without_a_driver_has_one(self):
+        assert names(gpu_restore.check(gs.manifest(gs.fact()), Gpus())) == ["gpu-no-driver"]
+
+    def test_another_driver_is_refused(self):
+        (found,) = gpu_restore.check(gs.manifest(gs.fact(), driver="580.65.06"), gs.gpus())
+        assert found.code == "restore-gpu-driver"
+        assert "580.65.06" in found.remedy
+
+    def test_fewer_or_other_gpus_are_refused(self):
+        two = gs.manifest(gs.fact(0), gs.fact(1))
+        (fewer,) = gpu_restore.check(two, gs.gpus())
+        assert fewer.code == "restore-gpu-missing"
+        assert "2 with 80 GiB were there, 1 are here" in fewer.message
+        smaller = gs.gpus(gs.device(0, memory_bytes=40 * GIB, free_bytes=40 * GIB))
+        assert names(gpu_restore.check(gs.manifest(gs.fact()), smaller)) == ["restore-gpu-missing"]
+
+    def test_a_gpu_without_room_is_refused(self):
+        (found,) = gpu_restore.check(gs.manifest(gs.fact()), gs.gpus(gs.device(free_bytes=GIB)))
+        assert (found.code, found.flag) == ("restore-gpu-memory", gs.uuid(0))
+
+    def test_other_gpus_need_a_driver_that_can(self):
+        elsewhere = gs.gpus(gs.device(5))
+        assert names(gpu_restore.check(gs.manifest(gs.fact()), elsewhere)) == ["restore-gpu-other"]
+        old = gs.gpus(gs.device(5), driver="575.51.03")
+        assert names(gpu_restore.check(gs.manifest(gs.fact(), driver="575.51.03"), old)) == ["restore-gpu-remap"]
+
+    @given(st.data())
+    def test_pairs_are_one_to_one_and_alike(self, data):
+        models = st.sampled_from(["A", "B"])
+        before = tuple(
+            gs.fact(number, used_bytes=data.draw(st.one_of(st.none(), st.integers(0, 80 * GIB))), model=data.draw(models))
+            for number in data.draw(st.lists(st.integers(0, 9), max_size=6, unique=True))
+        )
+        here = tuple(
+            gs.device(number, model=data.draw(models), free_bytes=data.draw(st.integers(0, 80 * GIB)))
+            for number in data.draw(st.lists(st.integers(0, 12), max_size=8, unique=True))
+        )
+        pairs = gpu_restore.pair(before, here)
+        assert [one.before for one in pairs] == list(before)
+        given_out = [one.here.uuid for one in pairs if one.here is not None]
+        assert len(given_out) == len(set(given_out))
+        for one in pairs:
+            assert one.here is None or one.here.model == one.before.model
+            same = next((device for device in here if device.uuid == one.before.uuid), None)
+            assert same is None or same.model != one.before.model or one.here == same
+        for model in ("A", "B"):
+            wanted = sum(fact.model == model for fact in before)
+            there = sum(device.model == model for device in here)
+            assert sum(one.here is not None and one.here.model == model for one in pairs) == min(wanted, there)
