@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import s3server
+from cluster import rootfs
 from postgres import Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,7 @@ _NEEDS: dict[str, Callable[[], str | None]] = {
         if os.geteuid() == 0 and all(shutil.which(name) for name in ("slurmdbd", "sacct", "sacctmgr", "mariadbd"))
         else "needs root, slurmdbd, sacct, sacctmgr and mariadbd"
     ),
+    "cluster": lambda: rootfs.lack("24.11"),
     "postgres": lambda: (
         None if shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else "no PostgreSQL server on this machine"
     ),

@@ -1,0 +1,74 @@
+#!/bin/bash
+# The first half of a node's boot, as PID 1 of its namespaces: lay its root folder and move into it.
+#   node-mounts.sh NAME ADDRESS ROLE ROOTFS OUTSIDE SOURCE
+# ROOTFS is read-only; OUTSIDE is the cluster's folder, SOURCE the checkout's src. Standard input is a pipe from whoever started the
+# node: its end is the node's end.
+set -euo pipefail
+name=$1 address=$2 role=$3 rootfs=$4 outside=$5 source=$6
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
+
+hostname "$name"
+root=$outside/nodes/$name
+mkdir -p "$root"
+mount -t tmpfs -o mode=755,size=6g tmpfs "$root"
+cd "$root"
+
+for link in bin sbin lib lib64; do [ -L "$rootfs/$link" ] && cp -P "$rootfs/$link" .; done
+mkdir -p usr proc sys dev home shared root run opt/perdure-base srv mnt tmp var/lib oldroot
+chmod 1777 tmp
+chmod 700 root
+mount --bind -o ro "$rootfs/usr" usr
+mount --bind -o ro "$rootfs/opt/perdure-base" opt/perdure-base
+cp -a "$rootfs/etc" etc
+for part in "$rootfs"/var/*; do
+    case ${part##*/} in lib | cache) ;; *) cp -a "$part" var/ ;; esac
+done
+for part in munge slurm misc private; do [ -e "$rootfs/var/lib/$part" ] && cp -a "$rootfs/var/lib/$part" var/lib/; done
+mkdir -p var/cache var/lib/dpkg var/lib/perdure/criu var/spool/slurmd var/spool/slurmctld var/log/slurm
+chmod 755 var/lib/perdure
+mount --bind -o ro "$rootfs/var/lib/dpkg" var/lib/dpkg
+mount --bind -o ro "$rootfs/var/lib/perdure/criu" var/lib/perdure/criu
+[ "$role" = head ] && cp -a "$rootfs/var/lib/mysql" var/lib/
+
+# A machine's own devices, shared memory and terminals; nothing of them is another node's.
+mount -t proc proc proc
+mount -t sysfs -o ro sysfs sys
+mount -t tmpfs -o mode=755,size=1m tmpfs dev
+for device in null zero full random urandom tty; do cp -a "/dev/$device" dev/; done
+[ -e /dev/fuse ] && cp -a /dev/fuse dev/
+ln -s /proc/self/fd dev/fd
+ln -s /proc/self/fd/0 dev/stdin
+ln -s /proc/self/fd/1 dev/stdout
+ln -s /proc/self/fd/2 dev/stderr
+mkdir dev/pts dev/shm dev/mqueue
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts
+ln -s pts/ptmx dev/ptmx
+mount -t tmpfs -o mode=1777 tmpfs dev/shm
+mount -t mqueue mqueue dev/mqueue
+# The control groups' version 1 hierarchies, as far as the machine has them.
+if [ -d /sys/fs/cgroup ] && mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup 2>/dev/null; then
+    while read -r controller _ _ enabled; do
+        case $enabled:$controller in
+        1:freezer | 1:memory | 1:cpuset | 1:cpu | 1:cpuacct | 1:devices | 1:pids)
+            mkdir "sys/fs/cgroup/$controller"
+            mount -t cgroup -o "$controller" none "sys/fs/cgroup/$controller" 2>/dev/null || rmdir "sys/fs/cgroup/$controller"
+            ;;
+        esac
+    done </proc/cgroups
+fi
+
+mount --bind "$outside/home" home
+mount --bind "$outside/shared" shared
+mkdir -p "$outside/log/$name"
+mount --bind "$outside/log/$name" var/log/slurm
+if [ "$role" = head ]; then mount --bind "$outside/state" var/spool/slurmctld; fi
+cp -a "$outside/etc/." etc/
+mkdir -p run/node run/source
+mount --bind -o ro "$source" run/source
+cp "$(dirname "$0")/node-start.sh" run/node/start
+pivot_root . oldroot
+cd /
+umount -l /oldroot
+rmdir /oldroot
+mount --make-rshared /
+exec /bin/bash /run/node/start "$name" "$address" "$role"

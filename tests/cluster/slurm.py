@@ -1,0 +1,189 @@
+"""The cluster: nodes, jobs, accounting, users, faults. Used by tests and by `scripts/cluster`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from cluster import rootfs, shape
+from cluster.machine import Failed, Node, Switch, wait_until
+from cluster.shape import Shape
+
+__all__ = ["Cluster", "Failed", "Shape", "running"]
+
+
+class Cluster:
+    """A running cluster."""
+
+    def __init__(self, folder: Path, shape_: Shape, nodes: dict[str, Node]) -> None:
+        self.folder = folder
+        self.shape = shape_
+        self.nodes = nodes
+
+    @property
+    def home(self) -> Path:
+        """/home of all nodes, as seen from outside."""
+        return self.folder / "home"
+
+    @property
+    def shared(self) -> Path:
+        """/shared of all nodes, as seen from outside."""
+        return self.folder / "shared"
+
+    def run(self, node: str, *command: str, **options) -> subprocess.CompletedProcess[str]:
+        """Run `command` in a node; see `Node.run`."""
+        return self.nodes[node].run(*command, **options)
+
+    def head(self, *command: str, **options) -> subprocess.CompletedProcess[str]:
+        """Run `command` on the head, where users log in too."""
+        return self.nodes[shape.HEAD].run(*command, **options)
+
+    def kill(self, node: str) -> None:
+        """Kill all of a node's processes at once."""
+        self.nodes[node].kill()
+
+    def cut(self, node: str) -> None:
+        """Cut a node off the network and off the shared folders, with all its processes alive."""
+        self.nodes[node].cut()
+
+    def heal(self, node: str) -> None:
+        """Connect a node again."""
+        self.nodes[node].heal()
+
+    def boot(self, *names: str) -> None:
+        """Start nodes and wait until Slurm counts on them."""
+        for name in names:
+            self.nodes[name].start()
+        for name in names:
+            self.nodes[name].wait_ready()
+        wait_until(lambda: all(self.node_state(name) in ("idle", "mix", "alloc") for name in names), f"{names}: not idle", timeout_s=60)
+
+    def node_state(self, name: str) -> str:
+        """Return what sinfo says of a node: idle, mix, alloc, down…; with a ``*`` when it does not respond."""
+        return self.head("sinfo", "-h", "-N", "-n", name, "-o", "%t", "-p", "main").stdout.strip()
+
+    def submit(self, user: str, script: str, *options: str, env: dict[str, str] | None = None) -> int:
+        """Submit `script` (its text; a first line is added where it has none) as `user` from her home, and return the job's id."""
+        text = script if script.startswith("#!") else f"#!/bin/bash\n{script}"
+        done = self.head("sbatch", "--parsable", *options, user=user, env=env, stdin=text)
+        return int(done.stdout.split(";")[0])
+
+    def state(self, job: int) -> str:
+        """Return what slurmctld says of a job: PENDING, RUNNING, COMPLETED…"""
+        return self.job(job).get("JobState", "")
+
+    def job(self, job: int) -> dict[str, str]:
+        """Return the fields of ``scontrol show job``; empty when slurmctld does not know it any more."""
+        done = self.head("scontrol", "-o", "show", "job", str(job), check=False)
+        return dict(part.split("=", 1) for part in done.stdout.split() if "=" in part) if not done.returncode else {}
+
+    def wait_state(self, job: int, *states: str, timeout_s: float = 120) -> str:
+        """Wait until a job is in one of `states`; return which. Raises `Failed` with what is known when it does not come to that."""
+
+        def is_there() -> bool:
+            nonlocal state
+            state = self.state(job)
+            return state in states
+
+        state = ""
+        try:
+            wait_until(is_there, f"job {job}: not {' or '.join(states)}", timeout_s=timeout_s, pause_s=0.2)
+        except Failed as error:
+            raise Failed(f"{error}, but {state}: {self.job(job)}\n{self.output(job)[-3000:]}") from None
+        return state
+
+    def wait_node(self, job: int, *, not_on: str = "", timeout_s: float = 120) -> str:
+        """Wait until a job runs, elsewhere than on `not_on`; return where."""
+
+        def is_there() -> bool:
+            nonlocal fields
+            fields = self.job(job)
+            return fields.get("JobState") == "RUNNING" and fields.get("NodeList", "(null)") not in (not_on, "(null)", "")
+
+        fields: dict[str, str] = {}
+        try:
+            wait_until(is_there, f"job {job} does not run", timeout_s=timeout_s, pause_s=0.1)
+        except Failed as error:
+            raise Failed(f"{error}: {fields}\n{self.output(job)[-3000:]}") from None
+        return fields["NodeList"]
+
+    def output(self, job: int) -> str:
+        """Return a job's standard output as it is now."""
+        path = self.job(job).get("StdOut", "")
+        outside = self.folder / path.lstrip("/")
+        return outside.read_text(errors="replace") if path and outside.is_file() else ""
+
+    def attempts(self, job: int) -> list[tuple[str, str, str]]:
+        """Return (state, exit code, nodes) of each attempt in the accounting, oldest first."""
+        fields = "State,ExitCode,NodeList"
+        out = self.head("sacct", "-a", "-D", "-X", "-n", "-P", "-S", "2020-01-01", "-j", str(job), "-o", fields).stdout
+        rows = [line.split("|") for line in out.splitlines()]
+        return [(row[0].split()[0], row[1], row[2]) for row in rows]
+
+    def processes(self, node: str, user: str) -> list[str]:
+        """Return the command lines of a user's processes on a node."""
+        done = self.run(node, "ps", "-u", user, "-o", "args=", check=False)
+        return done.stdout.splitlines()
+
+
+@contextlib.contextmanager
+def running(folder: Path, shape_: Shape | None = None, *, boot: bool = True) -> Iterator[Cluster]:
+    """Start a cluster whose files lie in `folder` (empty; it is removed afterwards), and end all of it afterwards.
+
+    Raises `rootfs.Missing` where there is no root file system, `Failed` with the daemons' words when it does not come up.
+    """
+    chosen = shape_ or Shape()
+    with rootfs.held(chosen.version) as root, contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        _lay(folder, chosen, root)
+        switch = Switch()
+        stack.callback(switch.close)
+        names = (shape.HEAD, *chosen.nodes)
+        nodes = {name: Node(name, shape_=chosen, rootfs=root, outside=folder, switch=switch) for name in names}
+        stack.callback(_end, nodes)
+        cluster = Cluster(folder, chosen, nodes)
+        for name in names if boot else ():
+            nodes[name].start()
+        for name in names if boot else ():
+            nodes[name].wait_ready()
+        if boot:
+            _wait_idle(cluster)
+        yield cluster
+
+
+def _lay(folder: Path, chosen: Shape, root: Path) -> None:
+    folder.chmod(0o755)
+    for name in ("etc", "home", "shared", "log", "nodes", "state"):
+        (folder / name).mkdir()
+    for name, text in shape.files(chosen).items():
+        path = folder / "etc" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o600 if path.name == "slurmdbd.conf" else 0o644)
+    for user, uid in shape.USERS.items():
+        home = folder / "home" / user
+        shutil.copytree(root / "home" / user, home)
+        for path in [home, *home.rglob("*")]:
+            os.chown(path, uid, uid)
+    # As the shared scratch of a site: everybody may make folders, nobody may touch another's.
+    (folder / "shared").chmod(0o1777)
+
+
+def _wait_idle(cluster: Cluster) -> None:
+    def are_idle() -> bool:
+        return cluster.head("sinfo", "-h", "-t", "idle", "-o", "%D", "-p", "main").stdout.strip() == str(len(cluster.shape.nodes))
+
+    try:
+        wait_until(are_idle, "the nodes are not idle", timeout_s=60, pause_s=0.1)
+    except Failed as error:
+        raise Failed(f"{error}: {''.join(node.words() for node in cluster.nodes.values())}") from None
+
+
+def _end(nodes: dict[str, Node]) -> None:
+    for node in nodes.values():
+        if node.is_up:
+            node.kill()
