@@ -27,6 +27,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     │   └── MissingExtra            missing-extra     20   an optional dependency is not installed
     ├── Unsupported                 unsupported       22   known, and not done by Perdure
     ├── SchedulerUnavailable        scheduler         30   Slurm's commands or daemons do not answer (retryable)
+    ├── AgentUnavailable            agent             75   the node's agent does not answer, or refuses for now (retryable)
     ├── EffectError                 effect            75   an outside step cannot go on as asked
     │   ├── EffectBusy              effect-busy       75   another process is at it (retryable)
     │   ├── EffectInDoubt           effect-in-doubt   75   nobody knows whether it happened
@@ -70,6 +71,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "AgentUnavailable",
     "CheckpointFailed",
     "CheckpointLater",
     "CheckpointRefused",
@@ -281,6 +283,14 @@ class SchedulerUnavailable(PerdureError):
 
     code = "scheduler"
     exit_status = 30
+    retryable = True
+
+
+class AgentUnavailable(PerdureError):
+    """The node's agent does not answer, or refuses for now."""
+
+    code = "agent"
+    exit_status = 75
     retryable = True
 
 

@@ -53,6 +53,12 @@ SETTINGS: tuple[Setting, ...] = (
         "that fell silent, and so long a workload may go on without its store; default: 120s. Setting it says that other machines reach "
         "the store, even a folder that looks local",
     ),
+    Setting(
+        "agent-socket",
+        None,
+        "socket of the node's agent, by which ordinary users reach it; default: /run/perdure/agent.sock",
+    ),
+    Setting("audit-log", None, "file that the agent notes every privileged action in, - for stderr; default: /var/log/perdure/agent.log"),
     Setting("key-file", None, "file of 32 secret bytes or more: the store is then encrypted, and cannot be read without it"),
     Setting("criu", None, "CRIU to use: a program, or the prefix that `perdure doctor --bring-criu` made; default: the first that works"),
     Setting(
@@ -117,6 +123,16 @@ def load(
         if flag is not None:
             values[key] = Value(key, flag, f"--{key}")
     return values
+
+
+def threads(values: Mapping[str, Value]) -> int | None:
+    """Return the setting `threads` as a number ≥ 1, or None for all of this machine's. Raises `errors.SettingError`."""
+    text = values["threads"].value
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise errors.SettingError(f"threads: {text!r} is not a whole number of at least 1 ({values['threads'].origin})")
+    return int(text)
 
 
 _RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE", "PERDURE_EVAL_RUN", "PERDURE_WORKLOAD"})

@@ -17,7 +17,6 @@ import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 
-from perdure import errors
 from perdure.base import settings, text
 
 
@@ -45,14 +44,8 @@ def load_settings(common: Common, **flags: str | None) -> dict[str, settings.Val
     )
 
 
-def threads(values: dict[str, settings.Value]) -> int | None:
-    """Return the setting `threads` as a number ≥ 1, or None for all of this machine's. Raises `errors.SettingError`."""
-    text = values["threads"].value
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise errors.SettingError(f"threads: {text!r} is not a whole number of at least 1 ({values['threads'].origin})")
-    return int(text)
+threads = settings.threads
+"""The setting `threads` as a number."""
 
 
 class Stream(Console):
