@@ -10,7 +10,7 @@ REQUIRE ?=
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-demo: ## set up .venv, print a fleet's verdicts, kill a training and bring it back
+demo: ## set up .venv, print a fleet's verdicts, kill a training and bring it back, and see whether that pays
 	@scripts/setup run
 	@scripts/demo
 
