@@ -30,7 +30,17 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     grace_s: float = 10.0
 
 
-Request = Status | Checkpoint | Stop
+class Suspend(msgspec.Struct, frozen=True, tag="suspend"):
+    """Move its GPU memory into the machine's, and free the GPU. Work on the GPU has to come to rest within `within_s` seconds."""
+
+    within_s: float = 60.0
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Move the GPU memory of a suspended one back, and let it go on."""
+
+
+Request = Status | Checkpoint | Stop | Suspend | Resume
 
 
 class Event(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
@@ -57,6 +67,10 @@ class Answer(msgspec.Struct, frozen=True, tag="answer", omit_defaults=True):
     next_s: float | None = None
     """Seconds until the next checkpoint by itself."""
     checkpoint: LastCheckpoint | None = None
+    gpu_bytes: int | None = None
+    """GPU memory that was moved; None: none was, or the driver does not tell how much."""
+    took_s: float | None = None
+    """Seconds that moving GPU memory took; None: there was nothing to do."""
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):

@@ -17,6 +17,8 @@ class State(enum.StrEnum):
     STARTING = "starting"
     """Being launched or restored."""
     RUNNING = "running"
+    SUSPENDED = "suspended"
+    """Running, with its GPU memory moved into the machine's: its calls of CUDA wait until it is resumed."""
     STOPPED = "stopped"
     """Ended by us; the next run continues from its newest checkpoint."""
     LOST = "lost"
@@ -30,7 +32,7 @@ class State(enum.StrEnum):
 ENDED = frozenset({State.COMPLETED, State.FAILED})
 """States of a workload that ended by itself."""
 
-LIVE = frozenset({State.STARTING, State.RUNNING})
+LIVE = frozenset({State.STARTING, State.RUNNING, State.SUSPENDED})
 """States that need a supervisor: without one, the workload is lost."""
 
 

@@ -7,7 +7,6 @@ does not know.
 from __future__ import annotations
 
 import os
-import re
 
 PTMX = os.makedev(5, 2)
 _MEMORY_MAJOR = 1
@@ -20,7 +19,6 @@ _TUN = os.makedev(10, 200)
 _RDMA_MAJOR = 231
 
 _GPU_PATHS = ("/dev/nvidia", "/dev/dri/", "/dev/kfd", "/dev/dxg", "/dev/accel/", "/dev/habana")
-_NVIDIA = re.compile(r"(?:/.*)?/dev/nvidia(?:\d+|ctl|-uvm(?:-tools)?|-modeset|-caps/.*|-caps-imex-channels/.*)")
 _RDMA_PATHS = ("/dev/infiniband/", "/dev/hfi1", "/dev/efa", "/dev/cxi")
 
 
@@ -52,8 +50,3 @@ def code_of(number: int, path: str, *, is_block: bool) -> str | None:
     if number == _TUN:
         return "file-tun-device"
     return "file-rdma-device" if major == _RDMA_MAJOR else code_of_path(path)
-
-
-def is_nvidia(path: str) -> bool:
-    """Tell whether `path` is a device of NVIDIA's driver: who may have it open depends on what the driver can save (`gpu`)."""
-    return _NVIDIA.fullmatch(path) is not None

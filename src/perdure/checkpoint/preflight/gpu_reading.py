@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 
 from perdure import errors
 from perdure.base.proc import process
+from perdure.checkpoint.cuda import processes as cuda_processes
 from perdure.checkpoint.cuda.contract import CudaProcess, HeldDevice, State, Use
 from perdure.checkpoint.host import gpu as host
 from perdure.checkpoint.host import gpu_drivers as drivers
 from perdure.checkpoint.preflight import gpu_room
-from perdure.checkpoint.preflight.devices import is_nvidia
 from perdure.checkpoint.preflight.gpu import GpuMember, GpuScene
 from perdure.checkpoint.preflight.plan import AskStates
 from perdure.checkpoint.preflight.scene import Member, Scene
@@ -76,9 +76,11 @@ def _has_library(member: Member, name: str) -> bool:
 def _held(member: Member) -> tuple[HeldDevice, ...]:
     command = member.stat.command
     opened = [
-        HeldDevice(pid=member.pid, command=command, path=one.target, fd=one.number) for one in member.descriptors if is_nvidia(one.target)
+        HeldDevice(pid=member.pid, command=command, path=one.target, fd=one.number)
+        for one in member.descriptors
+        if cuda_processes.is_device(one.target)
     ]
-    mapped = sorted({mapping.path for mapping in member.mappings if is_nvidia(mapping.path)})
+    mapped = sorted({mapping.path for mapping in member.mappings if cuda_processes.is_device(mapping.path)})
     return (*opened, *(HeldDevice(pid=member.pid, command=command, path=path, fd=None) for path in mapped))
 
 

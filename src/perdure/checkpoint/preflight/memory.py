@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perdure.checkpoint.cuda import processes
 from perdure.checkpoint.preflight import about, devices
 from perdure.checkpoint.preflight.scene import Member, Scene
 from perdure.model.finding import Finding
@@ -34,7 +35,7 @@ def _verdict(member: Member, path: str, start: int) -> tuple[str, str]:
         if kind == "[io_uring]":
             return "file-io-uring", "has the queues of an io_uring mapped"
         return "memory-kernel-object", f"has memory of a kernel object ({kind.strip('[]')}) mapped"
-    if start in member.mapped_devices and not devices.is_nvidia(path):
+    if start in member.mapped_devices and not processes.is_device(path):
         return devices.code_of_path(path), f"has the device {path} mapped"
     return "", ""
 

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 
 from perdure.base.proc.descriptors import Descriptor
+from perdure.checkpoint.cuda import processes
 from perdure.checkpoint.preflight import about, devices
 from perdure.checkpoint.preflight.scene import Member, Scene
 from perdure.model.finding import Finding
@@ -52,7 +53,7 @@ def _anonymous(scene: Scene, member: Member, opened: Descriptor) -> Iterator[Fin
 
 
 def _device(member: Member, opened: Descriptor) -> Iterator[Finding]:
-    if devices.is_nvidia(opened.target):
+    if processes.is_device(opened.target):
         return
     number = member.device_numbers[opened.number]
     is_block = stat.S_ISBLK(opened.mode)
