@@ -26,6 +26,9 @@ def doctor(
         Path | None, Parameter(help="Folder for it. Default: /var/lib/perdure/criu, without root the user's data folder.")
     ] = None,
     mirror: Annotated[str | None, Parameter(help="Debian mirror to bring it from. Default: the system's own.")] = None,
+    gpu: Annotated[
+        bool, Parameter(negative="", help="Look at NVIDIA's driver and the GPUs instead, and prove that GPU state can be saved.")
+    ] = False,
     common: console.Common = console.Common(),
 ) -> None:
     """Say what this machine can do: privileges, kernel, namespaces, CRIU, memory, disk.
@@ -33,10 +36,19 @@ def doctor(
     CRIU is proved, not believed: a tiny process with a connection and a timer is dumped, killed and restored. What is brought comes
     from Debian's archive through the system's own mirror and proxies, verified by apt; nothing of the system is changed.
 
+    With --gpu, the driver, its version's abilities and known faults, and each GPU are looked at, and a tiny CUDA process of our own is
+    locked, saved, brought back and unlocked by the driver.
+
     Ends with status 4 when something keeps checkpoints from working; warnings do not count.
 
     Example: `perdure doctor --bring-criu`
     """
+    if gpu:
+        if bring_criu or prefix is not None or mirror is not None:
+            raise errors.UsageError("--gpu looks at GPUs alone", hint="run perdure doctor --bring-criu by itself")
+        _gpu(common)
+        return
+
     from perdure.checkpoint.criu import locate, report
     from perdure.checkpoint.host import facts, rules
     from perdure.supervisor import folders
@@ -52,6 +64,18 @@ def doctor(
     everything = (*rules.judge(facts.look(places.state)), *found.findings)
     findings.show(common, everything, nothing="nothing to say", criu=found.criu, init=found.init)
     findings.refuse_problems(everything, what="checkpoints do not work here", hint="each problem above says what helps")
+
+
+def _gpu(common: console.Common) -> None:
+    from perdure.checkpoint.criu import locate
+    from perdure.checkpoint.host import gpu as host
+    from perdure.checkpoint.preflight import gpu_doctor
+
+    where = locate.places(console.load_settings(common), os.environ)
+    gpus = host.look()
+    found = gpu_doctor.report(gpus, ("/", *where.prefixes))
+    findings.show(common, found, nothing="nothing to say", driver=gpus.version or None, devices=gpus.devices)
+    findings.refuse_problems(found, what="GPU state is not saved here", hint="each problem above says what helps")
 
 
 def _bring(where: Places, target: Path | None, mirror: str | None, common: console.Common) -> Places:

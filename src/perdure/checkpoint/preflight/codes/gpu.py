@@ -82,8 +82,21 @@ MACHINE = Group(
             "NVIDIA's driver does not save GPU state on this platform: it answers CUDA_ERROR_NOT_SUPPORTED (801) there",
             "use another machine",
         ),
+        Code(
+            "gpu-canary-failed",
+            _P,
+            "a tiny CUDA process was to be locked, saved, brought back and unlocked, and was not",
+            "see what the message names; nvidia-smi and dmesg may say more",
+        ),
+        Code("gpu-canary", _I, "a tiny CUDA process was locked, saved, brought back and unlocked", ""),
         Code("gpu-driver", _I, "which driver there is, and what it can do", ""),
         Code("gpu-device", _I, "a GPU, and how much of its memory is free", ""),
+        Code(
+            "gpu-criu-plugin",
+            _I,
+            "CRIU's own plug-in for CUDA is installed: Perdure turns it off, since it speaks to the driver itself, in a safe order",
+            "",
+        ),
     ),
 )
 
