@@ -14,12 +14,15 @@ import textwrap
 import time
 from pathlib import Path
 
+from owners import PYTHON
+
 from perdure import errors
 from perdure.base import settings
 from perdure.checkpoint import dump, launch, restore, tree
 from perdure.checkpoint.criu import locate
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.launch import LaunchSpec
+from perdure.model.checkpoint import Owner
 
 WAIT_S = 20.0
 
@@ -41,8 +44,12 @@ class Workload:
         separate: bool = False,
         stdin: Path = Path(os.devnull),
         criu: Criu | None = None,
+        owner: Owner | None = None,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
+        self.owner = owner
+        self.environment = environment or {}
         self.argv = argv
         self.terminal = terminal
         self.separate = separate
@@ -58,7 +65,7 @@ class Workload:
     def python(cls, folder: Path, script: str, *arguments: str, **options) -> Workload:
         path = folder / "program.py"
         path.write_text(textwrap.dedent(script))
-        return cls(folder, sys.executable, "-u", str(path), *arguments, **options)
+        return cls(folder, PYTHON if options.get("owner") else sys.executable, "-u", str(path), *arguments, **options)
 
     def __enter__(self) -> Workload:
         init = locate.find_init(locate.places(settings.load({}, working_directory=Path("/")), dict(os.environ)), beside=self.criu)
@@ -67,14 +74,16 @@ class Workload:
             self.tree = launch.launch(
                 LaunchSpec(
                     argv=self.argv,
-                    environment={"PATH": os.environ["PATH"], "HOME": str(self.folder), "LC_ALL": "C.UTF-8"},
+                    environment={"PATH": os.environ["PATH"], "HOME": str(self.folder), "LC_ALL": "C.UTF-8"} | self.environment,
                     working_directory=str(self.folder),
-                    init=launch.install_init(init, self.folder / "init"),
+                    init=launch.install_init(init, self._private("init")),
                     stdin=theirs[0],
                     stdout=theirs[1],
                     stderr=theirs[2],
                     terminal=self.terminal,
                     first_pid=launch.first_pid(self.folder.name),
+                    owner=self.owner,
+                    folder=str(self._private("live")) if self.owner else None,
                 )
             )
         finally:
@@ -87,11 +96,19 @@ class Workload:
             tree.reap(self.tree, wait=True)
         self._close()
 
+    def _private(self, name: str) -> Path:
+        """A folder of ours: beside that of the workload where this is the owner's."""
+        folder = (self.folder if self.owner is None else self.folder.parent) / name
+        folder.mkdir(mode=0o755, exist_ok=True)
+        return folder
+
     def _streams(self) -> tuple[int, int, int]:
         if self.terminal:
             master, slave = os.openpty()
             self._ours = {1: master}
             os.set_blocking(master, False)
+            if self.owner is not None:
+                os.fchown(slave, self.owner.uid, -1)
             return slave, slave, slave
         source = os.open(self.stdin, os.O_RDONLY)
         ours, theirs = os.pipe()
@@ -102,6 +119,8 @@ class Workload:
             self._ours[2] = other
         for descriptor in self._ours.values():
             os.set_blocking(descriptor, False)
+            if self.owner is not None:
+                os.fchown(descriptor, self.owner.uid, self.owner.gid)
         return source, theirs, second
 
     def _release(self, theirs: tuple[int, int, int]) -> None:
@@ -151,7 +170,7 @@ class Workload:
     def dump(self, at_freeze=None, **options) -> dump.Dumped:
         """Save the tree into a new folder."""
         self.dumps += 1
-        staging = self.folder / f"staging-{self.dumps}"
+        staging = (self.folder if self.owner is None else self.folder.parent) / f"staging-{self.dumps}"
         staging.mkdir(mode=0o700)
         options.setdefault("expected_bytes", 1 << 26)
         hook = at_freeze or self.drain

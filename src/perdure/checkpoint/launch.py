@@ -13,20 +13,22 @@ import os
 import signal
 import socket
 import stat
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from perdure import errors
 from perdure.base import files
-from perdure.checkpoint import namespaces, tree
+from perdure.checkpoint import dropper, dropping, namespaces, tree
 from perdure.checkpoint.criu.locate import Init
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Owner
 
 _STARTER = Path(__file__).with_name("starter.py")
+_DROPPER = Path(dropper.__file__)
 _REPLY_BYTES = 4096
 _START_S = 60.0
 """Time for an interpreter to start; it takes milliseconds where its files are at hand."""
@@ -34,9 +36,6 @@ _START_S = 60.0
 _FIRST_PID = 10_000
 _PID_SPAN = 20_000
 """First PIDs lie in 10,000 to 29,999: below every kernel's default limit of 32,768, above what a fresh namespace counts up to."""
-
-_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
-_MAX_HASHBANG = 256
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +54,9 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the workload's first process in its PID namespace; see `first_pid`."""
     umask: int = 0o022
     owner: Owner | None = None
-    """The ordinary user that the command runs as; None: as this process."""
+    """The ordinary user that the command runs as; None: as this process. The init stays root, with nothing of the user's in it."""
+    folder: str | None = None
+    """Where the init of an owner's workload works: a folder that only root can write. CRIU makes a folder there for an instant, too."""
 
 
 def first_pid(workload: str) -> int:
@@ -102,34 +103,65 @@ def launch(spec: LaunchSpec) -> Tree:
     """
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("the tree would end with this thread")
+    if spec.owner is not None and spec.folder is not None:
+        with dropping.listening(spec.folder) as listener:
+            started = _start(spec, (sys.executable, "-I", "-S", str(_DROPPER)), {}, spec.folder)
+            with _ending(started.pid):
+                dropping.hand_over(listener, started, _order(spec, spec.owner))
+        return started
     program = find_command(spec.argv[0], environment=spec.environment, working_directory=spec.working_directory)
+    return _start(spec, (program, *spec.argv[1:]), spec.environment, spec.working_directory)
+
+
+def _start(spec: LaunchSpec, command: tuple[str, ...], variables: dict[str, str], folder: str) -> Tree:
+    """Start the init with `command` below it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
         pid = _spawn(spec, theirs.fileno())
         theirs.close()
-        try:
-            _hand_over(ours, _request(spec, program))
-        except BaseException:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
+        with _ending(pid):
+            _hand_over(ours, _request(spec, command, variables, folder))
     return Tree(pid=pid, start_ticks=tree.start_ticks_of(pid))
 
 
-def _request(spec: LaunchSpec, program: str) -> bytes:
-    return (
-        json.dumps(
-            {
-                "argv": [*_init_argv(spec.init), program, *spec.argv[1:]],
-                "environment": list(spec.environment.items()),
-                "working_directory": spec.working_directory,
-                "first_pid": spec.first_pid,
-                "terminal": spec.terminal,
-                "umask": spec.umask,
-                "own_ipc": True,
-            }
-        ).encode("ascii")
-        + b"\n"
+@contextlib.contextmanager
+def _ending(pid: int) -> Iterator[None]:
+    """End the tree of `pid`, our child, when the block raises."""
+    try:
+        yield
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
+def _request(spec: LaunchSpec, command: tuple[str, ...], variables: dict[str, str], folder: str) -> bytes:
+    return _line(
+        {
+            "argv": [*_init_argv(spec.init), *command],
+            "environment": list(variables.items()),
+            "working_directory": folder,
+            "first_pid": spec.first_pid,
+            "terminal": spec.terminal,
+            "umask": spec.umask,
+            "own_ipc": True,
+        }
+    )
+
+
+def _line(document: dict[str, object]) -> bytes:
+    return json.dumps(document).encode("ascii") + b"\n"
+
+
+def _order(spec: LaunchSpec, owner: Owner) -> dropping.Order:
+    return dropping.Order(
+        argv=spec.argv,
+        environment=tuple(spec.environment.items()),
+        working_directory=spec.working_directory,
+        umask=spec.umask,
+        uid=owner.uid,
+        gid=owner.gid,
+        groups=owner.groups,
     )
 
 
@@ -172,34 +204,7 @@ def find_command(name: str, *, environment: Mapping[str, str], working_directory
 
     Raises `errors.CommandMissing` and `errors.CommandRefused`.
     """
-    if "/" in name:
-        places = [os.path.join(working_directory, name)]
-    else:
-        path = environment.get("PATH", _DEFAULT_PATH)
-        places = [os.path.join(working_directory, folder or ".", name) for folder in path.split(":")]
-    refused: str | None = None
-    for place in places:
-        try:
-            mode = os.stat(place).st_mode
-        except (OSError, ValueError):
-            continue
-        if stat.S_ISREG(mode) and os.access(place, os.X_OK):
-            _check_interpreter(place)
-            return name if "/" in name else place
-        refused = refused or (f"{place} is a directory" if stat.S_ISDIR(mode) else f"{place} may not be executed")
-    if refused:
-        raise errors.CommandRefused(refused, hint=f"chmod +x {name}" if refused.endswith("executed") else "name a program")
-    raise errors.CommandMissing(f"{name}: command not found", hint="check its name and PATH")
-
-
-def _check_interpreter(program: str) -> None:
-    """Refuse a script whose interpreter is not there: the kernel would say that the script itself is missing."""
     try:
-        with open(program, "rb") as handle:
-            first = handle.read(_MAX_HASHBANG).partition(b"\n")[0]
-    except OSError:
-        return  # executable and not readable is allowed
-    if first.startswith(b"#!") and first[2:].split():
-        interpreter = os.fsdecode(first[2:].split()[0])
-        if not os.path.exists(interpreter):
-            raise errors.CommandMissing(f"{program}: its interpreter {interpreter} is not there", hint="install it, or mend the first line")
+        return dropper.find(name, environment.get("PATH"), working_directory)
+    except dropper.Unusable as error:
+        raise dropping.unusable(str(error), error.hint, is_missing=error.is_missing) from None

@@ -9,6 +9,7 @@ import os
 import secrets
 import shlex
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -271,8 +272,7 @@ def launch(
     life: Life, argv: tuple[str, ...], variables: dict[str, str], init: Init, streams: tuple[int, int, int], *, is_terminal: bool
 ) -> None:
     """Start the workload with `streams` as its descriptors 0, 1 and 2. Raises what `launch.launch` does."""
-    mask = os.umask(0)
-    os.umask(mask)
+    give(life, streams)
     spec = launching.LaunchSpec(
         argv=argv,
         environment=variables | {environment.EPOCH_FILE: str(life.epoch_file), environment.WORKLOAD: life.name},
@@ -283,9 +283,28 @@ def launch(
         stderr=streams[2],
         terminal=is_terminal,
         first_pid=launching.first_pid(life.name),
-        umask=mask,
+        umask=_umask() if life.umask is None else life.umask,
+        owner=life.owner,
+        folder=str(life.epoch_file.parent),
     )
     life.tree = launching.launch(spec)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def give(life: Life, streams: tuple[int, int, int]) -> None:
+    """Make pipes and terminals among `streams`, which we made, the owner's: programs open /dev/stdout and /dev/tty anew."""
+    if life.owner is None:
+        return
+    for descriptor in streams:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.fchown(descriptor, life.owner.uid, life.owner.gid)
+        elif os.isatty(descriptor):
+            os.fchown(descriptor, life.owner.uid, -1)  # the group is that of terminals
 
 
 def take_over(life: Life, pid: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -45,6 +45,10 @@ class Life:
     own_namespace: bool = True
     owner: Owner | None = None
     """The ordinary user that the workload runs as; None: as this process. What that user chose is touched only `acting.as_owner`."""
+    umask: int | None = None
+    """What a command starts with; None: this process's."""
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The owner's environment, for what is started on the owner's behalf."""
 
     _said: bool = False
 

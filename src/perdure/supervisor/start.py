@@ -172,6 +172,9 @@ class _Beginning:
                     staging=self._setup.staging,
                     cpu_check=self._setup.cpu_check,
                     voice=self._voice,
+                    owner=self._wanted.owner,
+                    umask=self._wanted.umask,
+                    variables=self._wanted.environment,
                 )
                 self._run(life, streams, source, locate.find_init(places, beside=criu))
             except errors.PerdureError as error:

@@ -35,6 +35,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int | None = None
     metrics: str | None = None
     """File for Prometheus' node exporter."""
+    umask: int | None = None
+    """What the command starts with; None: this process's."""
     owner: Owner | None = None
     """The ordinary user that the workload runs as, from whoever the kernel says is asking; None: as this process. Everything else here
     may then be that user's words."""

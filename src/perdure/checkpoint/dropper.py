@@ -1,0 +1,138 @@
+"""The step between a workload's init, which stays root, and the command of an ordinary user. Run by the init as a program of its own.
+
+It takes what it is to do from the supervisor over a socket in its working directory, which is root's alone, so that nothing of it stands
+in a command line, an environment or a file; becomes the user; and then becomes the command, as a login would have started it. Only then
+the socket closes, without a word: a line that comes before says what was wrong. `launch` uses `find` too, for commands that need no such
+step. It imports as little as it can: its start is part of the workload's.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import stat
+from typing import Any
+
+SOCKET = "start.sock"
+"""Where the supervisor listens, in the folder that the init works in."""
+
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_MAX_HASHBANG = 256
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+class Unusable(Exception):
+    """A command that cannot be run: not there, or there and not to be executed."""
+
+    def __init__(self, message: str, *, hint: str, is_missing: bool) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.is_missing = is_missing
+
+
+def find(name: str, path: str | None, folder: str) -> str:
+    """Return the path of the program that a shell in `folder` would run for `name` with the search path `path` (None: there is none).
+
+    Absolute, or as given. Raises `Unusable`.
+    """
+    if "/" in name:
+        places = [os.path.join(folder, name)]
+    else:
+        search = _DEFAULT_PATH if path is None else path
+        places = [os.path.join(folder, each or ".", name) for each in search.split(":")]
+    refused: str | None = None
+    for place in places:
+        try:
+            mode = os.stat(place).st_mode
+        except (OSError, ValueError):
+            continue
+        if stat.S_ISREG(mode) and os.access(place, os.X_OK):
+            _check_interpreter(place)
+            return name if "/" in name else place
+        refused = refused or (f"{place} is a directory" if stat.S_ISDIR(mode) else f"{place} may not be executed")
+    if refused:
+        raise Unusable(refused, hint=f"chmod +x {name}" if refused.endswith("executed") else "name a program", is_missing=False)
+    raise Unusable(f"{name}: command not found", hint="check its name and PATH", is_missing=True)
+
+
+def _check_interpreter(program: str) -> None:
+    """Refuse a script whose interpreter is not there: the kernel would say that the script itself is missing."""
+    try:
+        with open(program, "rb") as handle:
+            first = handle.read(_MAX_HASHBANG).partition(b"\n")[0]
+    except OSError:
+        return  # executable and not readable is allowed
+    if first.startswith(b"#!") and first[2:].split():
+        interpreter = os.fsdecode(first[2:].split()[0])
+        if not os.path.exists(interpreter):
+            hint = "install it, or mend the first line"
+            raise Unusable(f"{program}: its interpreter {interpreter} is not there", hint=hint, is_missing=True)
+
+
+def _drop(channel: socket.socket) -> None:
+    with channel.makefile("rb") as lines:
+        request = json.loads(lines.readline())
+    _become(request["uid"], request["gid"], request["groups"])
+    folder = request["working_directory"]
+    os.chdir(folder)
+    os.umask(request["umask"])
+    environment = {_bytes(name): _bytes(value) for name, value in request["environment"]}
+    path = environment.get(b"PATH")
+    argv = [_bytes(word) for word in request["argv"]]
+    program = find(os.fsdecode(argv[0]), None if path is None else os.fsdecode(path), folder)
+    # Python ignores these two for itself; a signal that is ignored would stay so for the command.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.execve(program, [os.fsencode(program), *argv[1:]], environment)  # noqa: S606 - a program with its arguments is what was asked for
+
+
+def _become(uid: int, gid: int, groups: list[int]) -> None:
+    """Become the user, for good: no capability is left but in the bounding set, as after a login."""
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Kernels that know no ambient capabilities have none to clear.
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _check(libc.capset(header, (ctypes.c_uint32 * 6)()))
+    left = (ctypes.c_uint32 * 6)()
+    _check(libc.capget(header, left))
+    are_groups = sorted(os.getgroups()) == sorted(groups)
+    if any(left) or os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3 or not are_groups:
+        raise PermissionError(1, "something of root's rights is left")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _shown(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _main() -> None:
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    channel.connect(SOCKET)
+    told: dict[str, Any]
+    try:
+        _drop(channel)
+    except Unusable as error:
+        told = {"message": _shown(str(error)), "hint": _shown(error.hint), "is_missing": error.is_missing}
+    except OSError as error:
+        told = {"errno": error.errno, "path": error.filename and _shown(os.fsdecode(error.filename))}
+    channel.sendall(json.dumps(told).encode())
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    _main()

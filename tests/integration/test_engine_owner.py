@@ -1,0 +1,165 @@
+"""Workloads of an ordinary user under the engine, by a root supervisor, with real CRIU."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from engine import Workload
+from owners import PYTHON, USER, home, needs_root
+
+from perdure import errors
+
+__all__ = ["home"]
+
+pytestmark = needs_root
+
+LOOK = """
+import json, os, sys
+def status(pid):
+    return dict(line.rstrip("\\n").split(":\\t", 1) for line in open(f"/proc/{pid}/status") if ":\\t" in line)
+with open("/proc/self/environ", "rb") as handle:
+    environ = handle.read().decode()
+print(json.dumps({
+    "status": status("self"), "environ": environ, "fds": sorted(os.listdir("/proc/self/fd")), "cwd": os.getcwd(),
+    "umask": os.umask(0), "argv": sys.argv,
+}), flush=True)
+print("to a name", file=open("/dev/stdout", "w"), flush=True)
+print("end", flush=True)
+"""
+
+
+def look(home: Path, **options) -> dict:
+    (home / "look.py").write_text(LOOK)
+    with Workload(home, PYTHON, str(home / "look.py"), "a b", "ü\udcff", owner=USER, **options) as workload:
+        workload.wait_for("end\n")
+        text = workload.output.decode()
+        assert workload.status() == 0
+    assert "to a name\n" in text.replace("\r", "")
+    return json.loads(text.splitlines()[0])
+
+
+def test_the_command_is_an_ordinary_user_and_sees_nothing_of_ours(home):
+    seen = look(home, environment={"SECRET": "of the user", "LD_PRELOAD": ""})
+    status = seen["status"]
+    assert status["Uid"].split() == [str(USER.uid)] * 4
+    assert status["Gid"].split() == [str(USER.gid)] * 4
+    assert sorted(map(int, status["Groups"].split())) == sorted(USER.groups)
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+        assert int(status[name], 16) == 0, name
+    assert status["CapBnd"] == own_status()["CapBnd"]
+    assert status["NoNewPrivs"] == own_status()["NoNewPrivs"]
+    assert seen["argv"][1:] == ["a b", "ü\udcff"]
+    assert seen["cwd"] == str(home)
+    assert seen["umask"] == 0o022
+    assert seen["fds"] == ["0", "1", "2", "3"]  # the last is the listing itself
+    variables = dict(one.split("=", 1) for one in seen["environ"].split("\0") if one)
+    assert variables == {"PATH": os.environ["PATH"], "HOME": str(home), "LC_ALL": "C.UTF-8", "SECRET": "of the user", "LD_PRELOAD": ""}
+    assert int(status["SigBlk"], 16) == 0
+    # The two of Python, which every Python ignores for itself; above 31 are those that C libraries keep to themselves.
+    assert int(status["SigIgn"], 16) & 0x7FFFFFFF == int(own_status()["SigIgn"], 16) & 0x7FFFFFFF
+
+
+def own_status() -> dict[str, str]:
+    return dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+
+
+PRY = """
+import os, sys
+pid = int(sys.argv[1])
+def denied(call):
+    try:
+        call()
+    except PermissionError:
+        return True
+    return False
+print([denied(call) for call in (
+    lambda: open(f"/proc/{pid}/environ").read(), lambda: os.listdir(f"/proc/{pid}/fd"), lambda: open(f"/proc/{pid}/mem", "rb"),
+    lambda: os.kill(pid, 9), lambda: os.readlink(f"/proc/{pid}/cwd"), lambda: open(f"/proc/{pid}/maps").read(),
+)], open(f"/proc/{pid}/cmdline").read())
+"""
+
+
+def test_the_init_holds_nothing_of_the_users_and_gives_the_user_nothing(home):
+    with Workload.python(
+        home, "import time; print('up', flush=True); time.sleep(600)", owner=USER, environment={"SECRET": "x"}
+    ) as workload:
+        workload.wait_for("up")
+        init = workload.tree.pid
+        assert Path(f"/proc/{init}/environ").read_bytes() == b""
+        assert os.readlink(f"/proc/{init}/cwd") == str(home.parent / "live")
+        assert not list((home.parent / "live").iterdir())
+        seen = subprocess.run(
+            [PYTHON, "-c", PRY, str(init)],
+            user=USER.uid,
+            group=USER.gid,
+            extra_groups=USER.groups,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert seen.stdout.startswith(f"{[True] * 6} ")
+        assert str(home) not in seen.stdout
+        assert "SECRET" not in seen.stdout
+
+
+def test_a_terminal_is_the_owners(home):
+    (home / "look.py").write_text("import os; print(os.stat(os.ttyname(0)).st_uid, os.get_terminal_size() and os.open('/dev/tty', 2) > 0)")
+    with Workload(home, PYTHON, str(home / "look.py"), owner=USER, terminal=True) as workload:
+        workload.wait_for(f"{USER.uid} True")
+        assert workload.status() == 0
+
+
+def test_the_exit_status_and_signals_come_through(home):
+    script = """
+    import signal, sys, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    print("up", flush=True)
+    while True:
+        time.sleep(60)
+    """
+    with Workload.python(home, script, owner=USER) as workload:
+        workload.wait_for("up")
+        os.kill(workload.tree.pid, 15)
+        assert workload.status() == 7
+
+
+def test_a_command_that_cannot_be_run_is_told_as_without_an_owner(home):
+    def refusal(*argv, owner):
+        with pytest.raises(errors.UsageError) as told, Workload(home, *argv, owner=owner):
+            pass
+        return type(told.value), str(told.value), told.value.hint, told.value.exit_status
+
+    plain = home / "plain"
+    plain.write_text("")
+    script = home / "script"
+    script.write_text("#!/nowhere/sh\n")
+    script.chmod(0o755)
+    for argv in (["no-such-command"], [str(plain)], [str(home)], [str(script)], ["./missing"]):
+        assert refusal(*argv, owner=USER) == refusal(*argv, owner=None)
+    assert not list((home.parent / "live").iterdir())
+
+
+def test_only_the_owners_rights_find_a_command(home):
+    folder = home.parent / "bin"
+    folder.mkdir()
+    program = folder / "tool"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    with pytest.raises(errors.CommandRefused, match="may not be executed"), Workload(home, str(program), owner=USER):
+        pass
+    folder.chmod(0o700)
+    with pytest.raises(errors.CommandMissing, match="command not found"), Workload(home, str(program), owner=USER):
+        pass
+
+
+def test_a_folder_that_the_owner_may_not_enter_is_no_working_directory(home):
+    home.chmod(0o000)
+    os.chown(home, 0, 0)
+    with pytest.raises(errors.InputDenied, match="Permission denied"), Workload(home, "true", owner=USER):
+        pass
+    assert stat.S_IMODE(home.stat().st_mode) == 0
