@@ -3,16 +3,16 @@
 It takes what it is to do from the supervisor over a socket in its working directory, which is root's alone, so that nothing of it stands
 in a command line, an environment or a file; becomes the user; and then becomes the command, as a login would have started it. Only then
 the socket closes, without a word: a line that comes before says what was wrong. `launch` uses `find` too, for commands that need no such
-step. It imports as little as it can: its start is part of the workload's.
+step. Its start is part of the workload's, so that it imports the bare modules of the interpreter: those above them, and JSON, would double
+the time.
 """
 
+import _signal  # type: ignore[import-not-found]  # the interpreter has it, the stubs do not
+import _socket
 import ctypes
-import json
+import marshal
 import os
-import signal
-import socket
 import stat
-from typing import Any
 
 SOCKET = "start.sock"
 """Where the supervisor listens, in the folder that the init works in."""
@@ -71,9 +71,11 @@ def _check_interpreter(program: str) -> None:
             raise Unusable(f"{program}: its interpreter {interpreter} is not there", hint=hint, is_missing=True)
 
 
-def _drop(channel: socket.socket) -> None:
-    with channel.makefile("rb") as lines:
-        request = json.loads(lines.readline())
+def _drop(channel: _socket.socket) -> None:
+    content = b""
+    while part := channel.recv(1 << 16):
+        content += part
+    request = marshal.loads(content)  # noqa: S302 - root's own words, to the same interpreter
     _become(request["uid"], request["gid"], request["groups"])
     folder = request["working_directory"]
     os.chdir(folder)
@@ -83,9 +85,9 @@ def _drop(channel: socket.socket) -> None:
     argv = [_bytes(word) for word in request["argv"]]
     program = find(os.fsdecode(argv[0]), None if path is None else os.fsdecode(path), folder)
     # Python ignores these two for itself; a signal that is ignored would stay so for the command.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
     os.execve(program, [os.fsencode(program), *argv[1:]], environment)  # noqa: S606 - a program with its arguments is what was asked for
 
 
@@ -110,10 +112,6 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _shown(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _check(result: int) -> None:
     if result != 0:
         number = ctypes.get_errno()
@@ -121,16 +119,15 @@ def _check(result: int) -> None:
 
 
 def _main() -> None:
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     channel.connect(SOCKET)
-    told: dict[str, Any]
     try:
         _drop(channel)
     except Unusable as error:
-        told = {"message": _shown(str(error)), "hint": _shown(error.hint), "is_missing": error.is_missing}
+        told = ("missing" if error.is_missing else "refused", str(error), error.hint)
     except OSError as error:
-        told = {"errno": error.errno, "path": error.filename and _shown(os.fsdecode(error.filename))}
-    channel.sendall(json.dumps(told).encode())
+        told = ("failed", str(error.errno), os.fsdecode(error.filename or ""))
+    channel.sendall(b"\0".join(part.encode("utf-8", "backslashreplace") for part in told))
     os._exit(1)
 
 

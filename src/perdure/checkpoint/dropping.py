@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import marshal
 import os
 import select
 import socket
@@ -32,16 +32,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
     groups: tuple[int, ...]
-
-
-class _Refusal(msgspec.Struct, frozen=True):
-    """What the step below the init says instead of becoming the command: a command that cannot be run, or a failed call."""
-
-    message: str = ""
-    hint: str = ""
-    is_missing: bool = False
-    errno: int | None = None
-    path: str | None = None
 
 
 @contextlib.contextmanager
@@ -73,7 +63,8 @@ def hand_over(listener: socket.socket, started: Tree, order: Order) -> None:
     with _accepted(listener, started) as channel:
         channel.settimeout(_START_S)
         try:
-            channel.sendall(json.dumps(msgspec.to_builtins(order)).encode("ascii") + b"\n")
+            channel.sendall(marshal.dumps(msgspec.structs.asdict(order)))
+            channel.shutdown(socket.SHUT_WR)
             reply = b""
             while received := channel.recv(_REPLY_BYTES):
                 reply += received
@@ -81,12 +72,12 @@ def hand_over(listener: socket.socket, started: Tree, order: Order) -> None:
             raise errors.EnvironmentUnfit(f"the starter of the command does not answer: {error}", hint="see perdure doctor") from error
     if not reply:
         return
-    told = msgspec.json.decode(reply, type=_Refusal)
-    if told.errno is None:
-        raise unusable(told.message, told.hint, is_missing=told.is_missing)
-    what = f" {told.path}" if told.path else ""
+    kind, what, more = reply.decode().split("\0")
+    if kind != "failed":
+        raise unusable(what, more, is_missing=kind == "missing")
+    where = f" {more}" if more else ""
     raise errors.InputDenied(
-        f"cannot start {order.argv[0]} as user {order.uid}:{what} {os.strerror(told.errno)}", hint="see whether the user may go there"
+        f"cannot start {order.argv[0]} as user {order.uid}:{where} {os.strerror(int(what))}", hint="see whether the user may go there"
     )
 
 
