@@ -25,6 +25,10 @@ from perdure.checkpoint.cuda.contract import Device, Use
 _PATIENCE_S = 60.0
 """Without persistence mode the driver loads and wakes every GPU for each question: some seconds a GPU."""
 _MOST_ANSWER_BYTES = 4 << 20
+NO_LIBRARY = 12
+"""NVML_ERROR_LIBRARY_NOT_FOUND; here also: there is no NVML."""
+_NOT_LOADED = 9
+"""NVML_ERROR_DRIVER_NOT_LOADED: the libraries are there, the kernel's driver is not."""
 _MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
 _COMMAND_BYTES = 15
 """The kernel keeps so much of a program's name."""
@@ -61,7 +65,8 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_driver(self) -> bool:
         """Tell whether there is any sign of a driver."""
-        return bool(self.kernel_driver or self.driver or self.nodes)
+        has_answered = bool(self.refusal) and self.refusal_number not in (_NOT_LOADED, NO_LIBRARY)
+        return bool(self.kernel_driver or self.driver or self.nodes) or has_answered
 
     @property
     def version(self) -> str:

@@ -14,12 +14,11 @@ from typing import Any
 import msgspec
 
 from perdure.checkpoint.cuda.contract import Device, Use
-from perdure.checkpoint.host.gpu import Told
+from perdure.checkpoint.host.gpu import NO_LIBRARY, Told
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
 _INSUFFICIENT_SIZE = 7
-_NO_LIBRARY = 12
 _TEXT_BYTES = 96
 _MOST_PROCESSES = 4096
 _VIRTUAL = 2
@@ -99,7 +98,7 @@ def ask() -> Told:
     try:
         nvml = Nvml()
     except OSError as error:
-        return Told(refusal=str(error), refusal_number=_NO_LIBRARY)
+        return Told(refusal=str(error), refusal_number=NO_LIBRARY if "cannot open shared object file" in str(error) else None)
     try:
         nvml.call("nvmlInit_v2")
         return _told(nvml)

@@ -31,7 +31,7 @@ def unfit(gpus: Gpus, used: Collection[str] | None) -> Iterator[Finding]:
     `used` are the UUIDs of the GPUs that matter; None: all.
     """
     if not gpus.has_driver:
-        yield finding("gpu-no-driver", "NVIDIA driver", "none is loaded, and there is no libnvidia-ml.so.1")
+        yield finding("gpu-no-driver", "NVIDIA driver", f"none is loaded ({gpus.refusal})" if gpus.refusal else "none is loaded")
         return
     if not gpus.driver:
         code = "gpu-driver-mismatch" if gpus.refusal_number == _MISMATCH else "gpu-driver-silent"
