@@ -76,6 +76,26 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory)
 	return SUCCESS;
 }
 
+struct memory {
+	unsigned long long total, free, used;
+};
+
+EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
+{
+	struct memory_v2 found;
+	int result = nvmlDeviceGetMemoryInfo_v2(device, &found);
+	if (!result)
+		*memory = (struct memory){found.total, found.free, found.used};
+	return result;
+}
+
+EXPORT int nvmlDeviceGetVirtualizationMode(void *device, unsigned *mode)
+{
+	struct gpu gpu;
+	*mode = world_has("vgpu") ? 2 : 0;
+	return find(device, &gpu);
+}
+
 EXPORT int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
 {
 	struct gpu gpu;

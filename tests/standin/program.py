@@ -1,7 +1,8 @@
 """A program that works on a "GPU" of the stand-in: run by the tests, also below CRIU.
 
-`program.py BYTES [GPU] [PAUSE_US] [WORK_US] [LIMIT]` allocates BYTES filled with a pattern, starts a kernel that counts in their first words,
-and says how far it is: ``at N``, with the pattern checked every time. It ends with 1 when a step is missing, twice, or the pattern changed.
+`program.py BYTES [GPU] [PAUSE_US] [WORK_US] [LIMIT]` allocates BYTES filled with a pattern, starts a kernel that counts in their first
+words, and says how far it is: ``at N``, with the pattern checked every time. It ends with 1 when a step is missing, was done twice, or the
+pattern changed.
 """
 
 import ctypes
@@ -38,7 +39,8 @@ def main(size: int, gpu: int = 0, pause_us: int = 1000, work_us: int = 0, limit:
             sys.exit(f"at {words[0]} the GPU went astray")
         if back.raw != content:
             sys.exit("the memory of the GPU changed")
-        print("at", count, flush=True)
+        sys.stdout.write(f"at {count}\n")
+        sys.stdout.flush()
         time.sleep(0.02)
 
 

@@ -1,0 +1,198 @@
+"""The helper: the one process that speaks to the CUDA driver, and the only module that imports its bindings.
+
+Started by `helper` as ``python -P -m perdure.checkpoint.cuda.driver DESCRIPTOR``. It reads one `Request` a line from the socket,
+answers each with one `Answer`, several at a time, and ends with its parent. It decides nothing and remembers nothing: whoever kills it
+loses no more than the calls that were under way, whose outcome the driver's own state then tells.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from perdure.checkpoint.cuda import direct, processes
+from perdure.checkpoint.cuda.contract import Answer, Driver, Facts, Operation, Region, Request, State, Trouble
+from perdure.checkpoint.cuda.direct import Refused
+from perdure.checkpoint.host import gpu_nvml
+
+_BINDINGS = "cuda.bindings.driver"
+_AT_ONCE = 64
+"""Processes that are worked on at the same time: as many as share a machine's GPUs."""
+_LINE_BYTES = 1 << 20
+_CHECKPOINT_SINCE, _REMAP_SINCE, _CUSTOM_SINCE = 12080, 13000, 13040
+"""CUDA versions, 1000 × major + 10 × minor, that brought the functions: drivers 570 and 580, and custom storage."""
+
+_TROUBLES = {
+    1: Trouble.INVALID,
+    2: Trouble.NO_MEMORY,
+    3: Trouble.NO_DRIVER,
+    100: Trouble.NO_DRIVER,
+    304: Trouble.SYSTEM,
+    401: Trouble.WRONG_STATE,
+    600: Trouble.TIMED_OUT,
+    801: Trouble.UNSUPPORTED,
+    803: Trouble.NO_DRIVER,
+}
+"""By CUresult. 803: the library and the kernel's driver have different versions."""
+
+_STATES = tuple(State)
+"""In the order of CUprocessState."""
+
+
+class Cuda:
+    """The driver, initialised. Every method raises `Refused`."""
+
+    def __init__(self) -> None:
+        try:
+            self.api: Any = importlib.import_module(_BINDINGS)
+        except ImportError as error:
+            raise Refused(Trouble.NO_BINDINGS, f"the CUDA bindings cannot be imported: {error}") from error
+        try:
+            self.call("cuInit", 0)
+        except RuntimeError as error:
+            # What the bindings raise when there is no libcuda.
+            raise Refused(Trouble.NO_DRIVER, f"there is no CUDA driver here: {error}") from error
+        self.version = int(self.call("cuDriverGetVersion"))
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Call a function of the driver; returns what it gives besides its result."""
+        entry = getattr(self.api, function, None)
+        if entry is None:
+            raise Refused(Trouble.UNSUPPORTED, f"these CUDA bindings have no {function}", 801)
+        result, *rest = entry(*arguments)
+        if int(result) != 0:
+            raise Refused(_TROUBLES.get(int(result), Trouble.OTHER), f"{function}: {self._name(result)}", int(result))
+        return rest[0] if rest else None
+
+    def has(self, function: str, since: int) -> bool:
+        """Tell whether this driver has `function`, which came with CUDA `since`."""
+        if self.version < since or not hasattr(self.api, function):
+            return False
+        result, address, _ = self.api.cuGetProcAddress(function.encode("ascii"), since, 0)
+        return int(result) == 0 and bool(int(address))
+
+    def _name(self, result: Any) -> str:
+        told, text = self.api.cuGetErrorString(result)
+        words = f" ({text.decode('utf-8', 'replace')})" if int(told) == 0 and text else ""
+        return f"{getattr(result, 'name', result)}{words}"
+
+
+class _Helper:
+    """Answers requests. `cuda` is the driver, or why there is none."""
+
+    def __init__(self, cuda: Cuda | Refused) -> None:
+        self._cuda = cuda
+
+    def answer(self, request: Request) -> Answer:
+        """Do what is asked."""
+        began_s = time.monotonic()
+        try:
+            if isinstance(self._cuda, Refused):
+                raise self._cuda
+            answer = self._do(self._cuda, request)
+        except Refused as refused:
+            answer = Answer(number=request.number, problem=refused.problem, state=self._state_now(request))
+        return msgspec.structs.replace(answer, elapsed_s=time.monotonic() - began_s)
+
+    def _do(self, cuda: Cuda, request: Request) -> Answer:
+        if request.operation is Operation.FACTS:
+            return Answer(number=request.number, facts=_facts(cuda))
+        if not processes.is_same(request.pid, request.start_ticks):
+            raise Refused(Trouble.GONE, f"process {request.pid} is not there any more, or has no CUDA")
+        regions: tuple[Region, ...] = ()
+        try:
+            match request.operation:
+                case Operation.LOCK:
+                    _lock(cuda, request)
+                case Operation.CHECKPOINT if request.folder is not None:
+                    regions = direct.checkpoint(cuda, request)
+                case Operation.CHECKPOINT:
+                    cuda.call("cuCheckpointProcessCheckpoint", request.pid, None)
+                case Operation.RESTORE:
+                    direct.restore(cuda, request)
+                case Operation.UNLOCK:
+                    cuda.call("cuCheckpointProcessUnlock", request.pid, None)
+        except RuntimeError as error:
+            # What the bindings raise for a function that this driver lacks.
+            raise Refused(Trouble.UNSUPPORTED, f"this driver cannot do it: {error}", 801) from error
+        return Answer(number=request.number, state=_state(cuda, request.pid), regions=regions)
+
+    def _state_now(self, request: Request) -> State | None:
+        if isinstance(self._cuda, Refused) or not request.pid or not processes.is_same(request.pid, request.start_ticks):
+            return None
+        try:
+            return _state(self._cuda, request.pid)
+        except (Refused, RuntimeError):
+            return None
+
+
+def _lock(cuda: Cuda, request: Request) -> None:
+    arguments = cuda.api.CUcheckpointLockArgs()
+    arguments.timeoutMs = max(1, request.time_limit_ms)
+    cuda.call("cuCheckpointProcessLock", request.pid, arguments)
+
+
+def _state(cuda: Cuda, pid: int) -> State:
+    number = int(cuda.call("cuCheckpointProcessGetState", pid))
+    return _STATES[number] if number < len(_STATES) else State.FAILED
+
+
+def _facts(cuda: Cuda) -> Facts:
+    told = gpu_nvml.ask()
+    driver = Driver(
+        version=told.driver,
+        cuda=f"{cuda.version // 1000}.{cuda.version % 1000 // 10}",
+        has_checkpoint=cuda.has("cuCheckpointProcessCheckpoint", _CHECKPOINT_SINCE),
+        has_remap=cuda.version >= _REMAP_SINCE,
+        has_custom_storage=cuda.has("cuCheckpointOperationComplete", _CUSTOM_SINCE),
+    )
+    return Facts(driver=driver, devices=told.devices, uses=told.uses)
+
+
+def serve(connection: socket.socket, answer: Callable[[Request], Answer]) -> None:
+    """Answer every request that comes over `connection`, until its other side is closed."""
+    writing = threading.Lock()
+
+    def respond(line: bytes) -> None:
+        content = msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n"
+        with writing:
+            connection.sendall(content)
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="cuda") as pool, connection.makefile("rb") as lines:
+        while line := lines.readline(_LINE_BYTES):
+            pool.submit(respond, line)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process as soon as the other side of `connection` is closed, even while the driver hangs."""
+    hung_up = select.poll()
+    hung_up.register(connection, select.POLLRDHUP)
+    hung_up.poll()
+    os._exit(0)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the socket with descriptor number `arguments[0]`. Returns the exit status."""
+    with socket.socket(fileno=int(arguments[0])) as connection:
+        threading.Thread(target=_end_with, args=(connection,), name="parent", daemon=True).start()
+        cuda: Cuda | Refused
+        try:
+            cuda = Cuda()
+        except Refused as refused:
+            cuda = refused
+        serve(connection, _Helper(cuda).answer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,205 @@
+"""Suspend the CUDA processes of one tree, and make them run again: `machine` says what follows on what, the helper is asked.
+
+Called by the supervisor around a dump and after a restore, and by ``perdure suspend`` and ``resume``. However a call here ends, either
+every process runs, or all are suspended as asked, or `errors.WorkloadLost` says that the tree has to be ended: nothing stays locked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.checkpoint.cuda import machine, processes
+from perdure.checkpoint.cuda.contract import Answer, CudaProcess, HeldDevice, Operation, Problem, Region, Request, Trouble
+from perdure.checkpoint.cuda.helper import Helper, unavailable
+from perdure.checkpoint.cuda.machine import Ask, Group, Phase, Told
+
+_LEAST_S = 60.0
+_SLOWEST_BYTES_S = 250e6
+"""GPU memory is moved at least so fast, also over a bus that others use, or onto a busy disk: whoever takes longer hangs."""
+_BRIEF_S = 30.0
+"""What moves no memory is answered by then, or hangs."""
+_REMEDIES = {
+    Trouble.TIMED_OUT: "work on the GPU did not end in time: a longer --gpu-lock, or a checkpoint between two steps",
+    Trouble.NO_MEMORY: "see perdure doctor --gpu for free memory of host and GPUs, and whether MIG is on",
+    Trouble.UNSUPPORTED: "managed memory, MIG, MPS and vGPU cannot be saved: see perdure check",
+    Trouble.INVALID: "see perdure check",
+    Trouble.HUNG: "see dmesg for the driver's own messages",
+}
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the driver may take."""
+
+    lock_s: float = 30.0
+    """For work on the GPU to come to an end, before anything is stopped for good. More than 0: 0 would be for ever."""
+    moved_bytes: int = 0
+    """About how much GPU memory is moved; the time allowed follows from it."""
+
+    @property
+    def move_s(self) -> float:
+        """Seconds that moving the memory of all processes may take."""
+        return _LEAST_S + self.moved_bytes / _SLOWEST_BYTES_S
+
+
+class Session:
+    """The CUDA processes of one tree, from when they are suspended until they run again or are given up."""
+
+    def __init__(self, helper: Helper, found: Iterable[CudaProcess], limits: Limits, *, folder: Path | None = None) -> None:
+        """Take charge of the processes `found`. With `folder`, GPU memory is written into files there where the driver offers it."""
+        self._helper = helper
+        self._processes = {process.pid: process for process in found}
+        self._limits = limits
+        self._folder = folder
+        self._mapping: tuple[tuple[str, str], ...] = ()
+        self._group: Group | None = None
+        self._attempts = 0
+        self._failed_directly = False
+        self.regions: dict[int, tuple[Region, ...]] = {}
+        """GPU memory in files, by PID; without an entry, it is in the process's own memory."""
+        self.durations_s: dict[str, float] = {}
+        """How long all took: ``gpu-lock gpu-checkpoint gpu-restore``."""
+        self.was_suspended = False
+        """All had been suspended before: they are left so."""
+
+    @classmethod
+    def of_images(cls, helper: Helper, found: Iterable[CudaProcess], regions: dict[int, tuple[Region, ...]], limits: Limits) -> Session:
+        """Take charge of processes that were brought back from images, suspended, with GPU memory in files as `regions` says."""
+        session = cls(helper, found, limits)
+        session.regions = regions
+        session._group = machine.restored(session._processes)
+        return session
+
+    @property
+    def processes(self) -> tuple[CudaProcess, ...]:
+        """Those that use CUDA, as far as the driver was asked."""
+        members = [member.pid for member in self._group.members] if self._group else list(self._processes)
+        return tuple(self._processes[pid] for pid in members)
+
+    def suspend(self, scan: Iterable[int] = ()) -> None:
+        """Lock all, then move the GPU memory of all off the devices; then see that none of the processes `scan` holds a device.
+
+        After a trouble that may pass, all run for a moment, and it is tried again. Raises `errors.GpuFailed`: all run; what is held is
+        named. Raises `errors.GpuUnavailable`, and `errors.WorkloadLost`.
+        """
+        pids = tuple(scan)
+        while True:
+            problem, culprit = self._try_to_suspend()
+            if problem is None:
+                self._require_let_go(pids)
+                return
+            self._attempts += 1
+            if self._failed_directly:
+                # Custom storage is new, and asks for more than the way through host memory: for whatever reason it fails, that one is left.
+                self._folder, self._failed_directly = None, False
+                continue
+            if not machine.may_try_again(problem, self._attempts):
+                raise self._failure(problem, culprit)
+
+    def resume(self, mapping: tuple[tuple[str, str], ...] = ()) -> None:
+        """Move GPU memory back, onto other devices as `mapping` of UUIDs says, and let all run. Raises `errors.WorkloadLost`."""
+        if self._group is None or self._group.phase is Phase.RUNNING or self.was_suspended:
+            return
+        self._mapping = mapping
+        group = self._drive(*machine.resume(self._group))
+        if group.phase is Phase.LOST:
+            raise self._lost(group)
+
+    def _try_to_suspend(self) -> tuple[Problem | None, int | None]:
+        asked: list[Operation] = []
+        group = self._drive(*machine.suspend(self._processes), note=asked.append)
+        if group.phase is Phase.LOST:
+            raise self._lost(group)
+        self.was_suspended = group.phase is Phase.SUSPENDED and bool(group.members) and set(asked) == {Operation.STATE}
+        return (None, None) if group.phase is Phase.SUSPENDED else (group.problem, group.culprit)
+
+    def _require_let_go(self, pids: tuple[int, ...]) -> None:
+        held = processes.held(pids)
+        if not held:
+            return
+        self.was_suspended = False
+        self.resume()
+        raise errors.GpuFailed(
+            f"a device is still held: {_name_held(held)}", hint="see perdure check: who forks after using CUDA holds it too"
+        )
+
+    def _drive(self, group: Group, ask: Ask | None, note: Callable[[Operation], None] = lambda _: None) -> Group:
+        self._group = group
+        while ask is not None:
+            time.sleep(ask.pause_s)
+            note(ask.operation)
+            answers = self._ask(ask)
+            self._group, ask = machine.step(self._group, answers)
+        return self._group
+
+    def _ask(self, ask: Ask) -> tuple[Told, ...]:
+        began_s = time.monotonic()
+        requests = tuple(self._request(ask.operation, self._processes[pid]) for pid in ask.pids)
+        answers = self._helper.ask(requests, self._limit_s(ask.operation))
+        for pid, answer in zip(ask.pids, answers, strict=True):
+            self._note(pid, ask.operation, answer)
+        phase = {Operation.STATE: None, Operation.UNLOCK: f"gpu-{Operation.RESTORE}"}.get(ask.operation, f"gpu-{ask.operation}")
+        if phase is not None:
+            self.durations_s[phase] = self.durations_s.get(phase, 0.0) + time.monotonic() - began_s
+        return tuple(Told(pid, answer.problem, answer.state) for pid, answer in zip(ask.pids, answers, strict=True))
+
+    def _request(self, operation: Operation, process: CudaProcess) -> Request:
+        is_restore = operation is Operation.RESTORE
+        return Request(
+            number=0,
+            operation=operation,
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            time_limit_ms=max(1, int(self._limits.lock_s * 1000)) if operation is Operation.LOCK else 0,
+            mapping=self._mapping if is_restore else (),
+            folder=str(self._folder) if self._folder is not None and operation is Operation.CHECKPOINT else None,
+            regions=self.regions.get(process.pid, ()) if is_restore else (),
+        )
+
+    def _note(self, pid: int, operation: Operation, answer: Answer) -> None:
+        if answer.problem is not None and answer.problem.trouble in (Trouble.NO_DRIVER, Trouble.NO_BINDINGS) and self._is_untouched:
+            raise unavailable(answer.problem)
+        if operation is Operation.CHECKPOINT and answer.problem is not None and self._folder is not None:
+            self._failed_directly = True
+        if operation is Operation.CHECKPOINT and answer.problem is None:
+            self.regions.pop(pid, None)
+            if answer.regions:
+                self.regions[pid] = answer.regions
+
+    @property
+    def _is_untouched(self) -> bool:
+        """Tell whether nothing has been done to any process yet."""
+        return self._group is not None and self._group.phase is Phase.SUSPENDING and self._group.asked is Operation.STATE
+
+    def _limit_s(self, operation: Operation) -> float:
+        match operation:
+            case Operation.LOCK:
+                return self._limits.lock_s + _BRIEF_S
+            case Operation.CHECKPOINT | Operation.RESTORE:
+                return self._limits.move_s
+        return _BRIEF_S
+
+    def _name(self, pid: int | None) -> str:
+        process = self._processes.get(pid or 0)
+        return f"process {process.inner_pid} ({process.command})" if process else "the workload"
+
+    def _failure(self, problem: Problem, culprit: int | None) -> errors.GpuFailed:
+        return errors.GpuFailed(
+            f"the GPU state of {self._name(culprit)} cannot be saved: {problem.message}; it runs on",
+            hint=_REMEDIES.get(problem.trouble, ""),
+        )
+
+    def _lost(self, group: Group) -> errors.WorkloadLost:
+        said = group.problem.message if group.problem else "the driver says nothing"
+        return errors.WorkloadLost(
+            f"the CUDA driver does not bring {self._name(group.culprit)} back: {said}", hint="it can go on from its last checkpoint"
+        )
+
+
+def _name_held(held: tuple[HeldDevice, ...]) -> str:
+    shown = [f"{one.path} by process {one.pid} ({one.command})" for one in held[:3]]
+    return ", ".join(shown) + (f", and {len(held) - 3} more" if len(held) > 3 else "")
