@@ -1,0 +1,149 @@
+/* What Slurm calls. Nothing here returns anything but success: a job must never fail because of the shim. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <pwd.h>
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+SPANK_PLUGIN(perdure, 1);
+
+/* One task's, from its root part to its user part: both run in the same process. */
+static struct {
+	struct seat seat;
+	char refusal[MOST_NAME];
+	bool is_batch;
+	bool by_itself;
+} now = {.seat = {.channel = -1}};
+
+static uint32_t number_of(spank_t spank, spank_item_t item)
+{
+	uint32_t number = 0;
+
+	return spank_get_item(spank, item, &number) == ESPANK_SUCCESS ? number : 0;
+}
+
+static uint32_t number_in(spank_t spank, const char *variable)
+{
+	char text[24];
+
+	return spank_getenv(spank, variable, text, sizeof text) == ESPANK_SUCCESS ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
+/* The batch script, or a step that srun started: no container of Slurm's own, and nobody's interactive shell. */
+static bool is_of_a_kind(uint32_t step)
+{
+	return step == SLURM_BATCH_SCRIPT || step < SLURM_INTERACTIVE_STEP;
+}
+
+static bool know(spank_t spank, struct task *task)
+{
+	gid_t *groups = NULL;
+	int count = 0;
+
+	memset(task, 0, sizeof *task);
+	task->job = number_of(spank, S_JOB_ID);
+	if (spank_get_item(spank, S_JOB_STEPID, &task->step) != ESPANK_SUCCESS || !task->job || !is_of_a_kind(task->step))
+		return false;
+	if (spank_get_item(spank, S_JOB_UID, &task->uid) != ESPANK_SUCCESS || spank_get_item(spank, S_JOB_GID, &task->gid) != ESPANK_SUCCESS)
+		return false;
+	if (spank_get_item(spank, S_JOB_SUPPLEMENTARY_GIDS, &groups, &count) == ESPANK_SUCCESS) {
+		task->groups = groups;
+		task->group_count = count;
+	}
+	task->restarts = number_of(spank, S_SLURM_RESTART_COUNT);
+	task->tasks = task->step == SLURM_BATCH_SCRIPT ? 1 : number_of(spank, S_JOB_TOTAL_TASK_COUNT);
+	task->nodes = number_in(spank, "SLURM_JOB_NUM_NODES");
+	if (number_of(spank, S_JOB_NNODES) > task->nodes)
+		task->nodes = number_of(spank, S_JOB_NNODES);
+	task->is_first = number_of(spank, S_TASK_GLOBAL_ID) == 0;
+	if (spank_getenv(spank, "PERDURE", task->wish, sizeof task->wish) != ESPANK_SUCCESS)
+		task->wish[0] = '\0';
+	return true;
+}
+
+static void name_user(struct task *task)
+{
+	struct passwd found, *there = NULL;
+	char room[4096];
+
+	if (!getpwuid_r(task->uid, &found, room, sizeof room, &there) && there)
+		snprintf(task->user, sizeof task->user, "%s", there->pw_name);
+}
+
+static bool has_program(const struct decision *decision)
+{
+	if (!access(PERDURE_PROGRAM, X_OK))
+		return true;
+	if (decision->by_itself)
+		snprintf(now.refusal, sizeof now.refusal, "Perdure is not installed on this node; the job runs unmanaged");
+	return false;
+}
+
+/* As root, in the task, before it becomes the user's. */
+int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
+{
+	char problem[512] = "";
+	struct policy policy;
+	struct decision decision;
+	struct task task;
+
+	(void)count;
+	(void)arguments;
+	if (!spank_remote(spank) || !know(spank, &task))
+		return ESPANK_SUCCESS;
+	now.is_batch = task.step == SLURM_BATCH_SCRIPT;
+	if (!policy_read(PERDURE_POLICY, &policy, problem, sizeof problem))
+		slurm_error("perdure: %s: nobody is opted in by the policy", problem);
+	if (policy.is_there)
+		name_user(&task);
+	decide(&task, &policy, record_load, &decision);
+	now.by_itself = decision.by_itself;
+	snprintf(now.refusal, sizeof now.refusal, "%s", decision.refusal);
+	if (decision.verdict == MEANT && has_program(&decision) && !seat_start(&task, &policy, &decision, &now.seat))
+		snprintf(now.refusal, sizeof now.refusal, "no process can be started to keep this job; it runs unmanaged");
+	policy_free(&policy);
+	return ESPANK_SUCCESS;
+}
+
+static size_t length_of(char *const *words)
+{
+	size_t count = 0;
+
+	while (words && words[count])
+		count++;
+	return count;
+}
+
+/* As the user, in the task, just before it becomes the command. */
+int slurm_spank_task_init(spank_t spank, int count, char **arguments)
+{
+	char **argv = NULL, **environment = NULL;
+	int argc = 0;
+
+	(void)count;
+	(void)arguments;
+	if (!spank_remote(spank))
+		return ESPANK_SUCCESS;
+	if (now.refusal[0])
+		say(now.refusal);
+	if (now.seat.channel < 0)
+		return ESPANK_SUCCESS;
+	if (isatty(0)) {
+		/* srun --pty: a person at a terminal, whose other end is slurmstepd's and cannot be saved. */
+		task_keep(&now.seat);
+		if (now.by_itself)
+			say("a step with a terminal (--pty) cannot be saved; it runs unmanaged");
+		return ESPANK_SUCCESS;
+	}
+	if (spank_get_item(spank, S_JOB_ARGV, &argc, &argv) == ESPANK_SUCCESS && argc > 0 &&
+	    spank_get_item(spank, S_JOB_ENV, &environment) == ESPANK_SUCCESS)
+		task_hand_over(&now.seat, (struct words){argv, (size_t)argc}, (struct words){environment, length_of(environment)}, now.is_batch);
+	else
+		task_keep(&now.seat);
+	return ESPANK_SUCCESS;
+}

@@ -1,0 +1,232 @@
+/* The user's side, in the task itself: send the command to the seat, then stand for it: pass signals on, write what the seat says, end
+ * as the workload ended. The task was about to become the user's command, and still is when nothing of it was started.
+ */
+#define _GNU_SOURCE
+#include "reply.h"
+#include "shim.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST_LINE (1u << 20)
+#define LAST_MS 2000
+
+static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
+
+/* Codes of errors that say that the workload runs already: a second copy must not. */
+static const char *const elsewhere[] = {"workload-busy", "stale-life", NULL};
+
+enum end { RUN_AS_EVER, ENDED };
+
+struct talk {
+	char *line;
+	size_t size, room;
+	bool skips; /* the rest of a line that is too long */
+	bool is_started;
+	bool is_over;
+	enum end end;
+	int status;
+};
+
+void say(const char *text)
+{
+	char line[4096];
+	int size = snprintf(line, sizeof line, "perdure: %s\n", text);
+
+	if (size >= (int)sizeof line) {
+		size = sizeof line - 1;
+		line[size - 1] = '\n';
+	}
+	for (ssize_t at = 0, sent; at < size; at += sent) {
+		sent = write(2, line + at, (size_t)(size - at));
+		if (sent < 0 && errno == EINTR)
+			sent = 0;
+		else if (sent <= 0)
+			return;
+	}
+}
+
+static void say_error(const struct reply *reply, const char *and_then)
+{
+	char text[3072];
+
+	snprintf(text, sizeof text, "%s%s%s%s%s", reply->text, *reply->hint ? " (" : "", reply->hint, *reply->hint ? ")" : "", and_then);
+	say(text);
+}
+
+static void is_over(struct talk *talk, enum end end, int status)
+{
+	talk->is_over = true;
+	talk->end = end;
+	talk->status = status;
+}
+
+static void hear(struct talk *talk)
+{
+	struct reply reply = reply_read(talk->line);
+	bool runs_elsewhere = false;
+
+	switch (reply.kind) {
+	case REPLY_SAID:
+		say(reply.text);
+		break;
+	case REPLY_STARTED:
+		talk->is_started = true;
+		break;
+	case REPLY_UNMANAGED:
+		if (talk->is_started)
+			break;
+		if (reply.text && *reply.text)
+			say(reply.text);
+		is_over(talk, RUN_AS_EVER, 0);
+		break;
+	case REPLY_ENDED:
+		for (const char *const *code = elsewhere; *code; code++)
+			runs_elsewhere |= !strcmp(reply.code, *code);
+		if (reply.is_error && !talk->is_started && !runs_elsewhere) {
+			say_error(&reply, "; it runs unmanaged");
+			is_over(talk, RUN_AS_EVER, 0);
+		} else {
+			if (reply.is_error)
+				say_error(&reply, "");
+			is_over(talk, ENDED, reply.status);
+		}
+		break;
+	case REPLY_OTHER:
+		break;
+	}
+}
+
+static void take_apart(struct talk *talk, const char *bytes, size_t size)
+{
+	for (size_t at = 0; at < size && !talk->is_over; at++) {
+		if (bytes[at] == '\n') {
+			talk->line[talk->size] = '\0';
+			if (!talk->skips)
+				hear(talk);
+			talk->size = 0;
+			talk->skips = false;
+		} else if (talk->size + 1 < talk->room) {
+			talk->line[talk->size++] = bytes[at];
+		} else {
+			talk->skips = true;
+		}
+	}
+}
+
+static void listen_to(struct talk *talk, int channel)
+{
+	char bytes[4096];
+	ssize_t got = recv(channel, bytes, sizeof bytes, MSG_DONTWAIT);
+
+	if (got > 0) {
+		take_apart(talk, bytes, (size_t)got);
+	} else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+		if (talk->is_started) {
+			say("the process that kept this workload is gone, and the workload with it");
+			is_over(talk, ENDED, 1);
+		} else {
+			say("the process that was to keep this workload is gone before it began; it runs unmanaged");
+			is_over(talk, RUN_AS_EVER, 0);
+		}
+	}
+}
+
+static void pass_on(int signals, int channel)
+{
+	struct signalfd_siginfo came;
+	char number;
+
+	while (read(signals, &came, sizeof came) == sizeof came) {
+		number = (char)came.ssi_signo;
+		/* Nobody who does not listen may keep the task: then the seat is gone, which is seen otherwise. */
+		(void)!send(channel, &number, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+	}
+}
+
+static void converse(struct talk *talk, int signals, int channel)
+{
+	struct pollfd waited[2] = {{.fd = signals, .events = POLLIN}, {.fd = channel, .events = POLLIN}};
+
+	while (!talk->is_over) {
+		if (poll(waited, 2, -1) < 0)
+			continue;
+		if (waited[0].revents)
+			pass_on(signals, channel);
+		if (waited[1].revents)
+			listen_to(talk, channel);
+	}
+}
+
+/* The seat has said its last word, or is gone: it must not be found by the command as a child of its own. */
+static void see_off(pid_t seat)
+{
+	for (int waited_ms = 0; waited_ms < LAST_MS; waited_ms += 10) {
+		if (waitpid(seat, NULL, WNOHANG) != 0)
+			return;
+		poll(NULL, 0, 10);
+	}
+}
+
+void task_keep(const struct seat *seat)
+{
+	close(seat->channel);
+	see_off(seat->pid);
+}
+
+static void end_with(int status, bool is_batch)
+{
+	struct rlimit none = {0, 0};
+	int number = status - 128;
+
+	/* A step is one program: Slurm is shown the signal that ended it. A batch script's status is its shell's. */
+	if (!is_batch && number > 0 && number < SIGRTMIN) {
+		sigset_t only;
+
+		setrlimit(RLIMIT_CORE, &none); /* this is slurmstepd's memory, not the program's */
+		signal(number, SIG_DFL);
+		sigemptyset(&only);
+		sigaddset(&only, number);
+		sigprocmask(SIG_UNBLOCK, &only, NULL);
+		kill(getpid(), number);
+	}
+	_exit(status & 0xff);
+}
+
+void task_hand_over(const struct seat *seat, struct words argv, struct words environment, bool is_batch)
+{
+	struct talk talk = {.room = MOST_LINE, .line = malloc(MOST_LINE)};
+	char cwd[PATH_MAX];
+	sigset_t ours, before;
+	mode_t mask = umask(0);
+	int signals;
+
+	umask(mask);
+	sigemptyset(&ours);
+	for (size_t each = 0; each < sizeof passed_on / sizeof *passed_on; each++)
+		sigaddset(&ours, passed_on[each]);
+	sigprocmask(SIG_BLOCK, &ours, &before);
+	signals = signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC);
+	if (talk.line && signals >= 0 && getcwd(cwd, sizeof cwd) && request_send(seat->channel, cwd, mask, argv, environment))
+		converse(&talk, signals, seat->channel);
+	else
+		say("the job cannot be handed over; it runs unmanaged");
+	task_keep(seat);
+	if (talk.end == ENDED)
+		end_with(talk.status, is_batch);
+	if (signals >= 0)
+		close(signals);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	free(talk.line);
+}
