@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -152,6 +152,20 @@ def _table(keys: Keys, pack: PackRef, end: bytes, *, with_ids: bool) -> Table:
         raise Damaged
     ids = bytes(seal.open(_IDS, view[: BLOCK_ID_BYTES * slots + TAG_BYTES], footer)) if with_ids else b""
     return Table(seal, slots, starts, bytes(entry >> 31 for entry in entries), ids)
+
+
+def together(frames: Sequence[int], table: Table, *, gap_bytes: int, most_bytes: int) -> Iterator[list[int]]:
+    """Yield `frames` (given in order) in groups, each to be read at once: at most `most_bytes`, without larger gaps than `gap_bytes`."""
+    group: list[int] = []
+    for frame in frames:
+        if group:
+            gap = table.starts[frame] - table.starts[group[-1] + 1]
+            if gap > gap_bytes or table.starts[frame + 1] - table.starts[group[0]] > most_bytes:
+                yield group
+                group = []
+        group.append(frame)
+    if group:
+        yield group
 
 
 def name_of(keys: Keys, content: Bytes) -> bytes:

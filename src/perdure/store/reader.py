@@ -105,7 +105,7 @@ class Reader:
             for need in _by_frame(extent):
                 needs.setdefault(need.frame, []).append(need)
         writing = _Writing(self._sink)
-        for frames in _together(sorted(needs), table):
+        for frames in packs.together(sorted(needs), table, gap_bytes=_GAP_BYTES, most_bytes=_READ_BYTES):
             start, end = table.starts[frames[0]], table.starts[frames[-1] + 1]
             content = memoryview(self._get(ref.key, start, end - start))
             if len(content) != end - start:
@@ -164,20 +164,6 @@ def _by_frame(extent: _Extent) -> Iterator[_Need]:
         yield _Need(frame, slot - frame * FRAME_SLOTS, count, extent.file, block)
         slot += count
         block += count
-
-
-def _together(frames: Sequence[int], table: Table) -> Iterator[list[int]]:
-    """Yield frames (given in order) in groups, each to be read at once."""
-    group: list[int] = []
-    for frame in frames:
-        if group:
-            gap_bytes = table.starts[frame] - table.starts[group[-1] + 1]
-            if gap_bytes > _GAP_BYTES or table.starts[frame + 1] - table.starts[group[0]] > _READ_BYTES:
-                yield group
-                group = []
-        group.append(frame)
-    if group:
-        yield group
 
 
 def _open(table: Table, frame: int, sealed: Bytes, ref: PackRef) -> memoryview:

@@ -20,6 +20,7 @@ from perdure.store.index import Index
 from perdure.store.keys import SALT_BYTES, Keys
 from perdure.store.objects import Objects
 from perdure.store.reader import Reader
+from perdure.store.streaming import Streams
 from perdure.store.writer import Source, Writer
 
 _HEAD_BYTES = 64 * 1024
@@ -164,6 +165,14 @@ class Repository:
         with extraction.Extraction(into, {number: head.files[number] for number in wanted}) as files:
             Reader(self._objects, self._keys, body, head.files, files).read(wanted, self.threads, progress)
         return head
+
+    def stream(self, checkpoint: CheckpointId) -> Streams:
+        """Return the files of a checkpoint to be read from front to back, each once, while the context that it is lasts.
+
+        Raises as `head`.
+        """
+        head, body = self._whole(checkpoint)
+        return Streams(self._objects, self._keys, body, head.files, self.threads)
 
     def read_file(self, checkpoint: CheckpointId, name: str) -> bytes:
         """Return the content of one small file (at most 64 MiB) of a checkpoint.
