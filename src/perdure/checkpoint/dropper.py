@@ -12,6 +12,7 @@ import _socket
 import ctypes
 import marshal
 import os
+import resource
 import stat
 
 SOCKET = "start.sock"
@@ -76,6 +77,7 @@ def _drop(channel: _socket.socket) -> None:
     while part := channel.recv(1 << 16):
         content += part
     request = marshal.loads(content)  # noqa: S302 - root's own words, to the same interpreter
+    _raise(request["limits"])
     _become(request["uid"], request["gid"], request["groups"])
     folder = request["working_directory"]
     os.chdir(folder)
@@ -88,7 +90,32 @@ def _drop(channel: _socket.socket) -> None:
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
+    _limit(request["limits"])
     os.execve(program, [os.fsencode(program), *argv[1:]], environment)  # noqa: S606 - a program with its arguments is what was asked for
+
+
+def _raise(limits: list[tuple[int, int, int]]) -> None:
+    """Raise the hard limits that are lower than the user's, as far as root may: the user cannot."""
+    for number, _, hard in limits:
+        now = resource.getrlimit(number)
+        if now[1] != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or hard > now[1]):
+            try:
+                resource.setrlimit(number, (now[0], hard))
+            except (ValueError, OSError):
+                continue  # a root without CAP_SYS_RESOURCE: what there is has to do
+
+
+def _limit(limits: list[tuple[int, int, int]]) -> None:
+    """Set the user's limits; none is higher than what this process has."""
+    for number, soft, hard in limits:
+        most = resource.getrlimit(number)[1]
+        resource.setrlimit(number, (_lower(soft, most), _lower(hard, most)))
+
+
+def _lower(one: int, other: int) -> int:
+    if resource.RLIM_INFINITY in (one, other):
+        return other if one == resource.RLIM_INFINITY else one
+    return min(one, other)
 
 
 def _become(uid: int, gid: int, groups: list[int]) -> None:

@@ -32,6 +32,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
     groups: tuple[int, ...]
+    limits: tuple[tuple[int, int, int], ...]
+    """Resource, soft and hard limit."""
 
 
 @contextlib.contextmanager

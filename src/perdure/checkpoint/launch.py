@@ -53,6 +53,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     first_pid: int
     """Number of the workload's first process in its PID namespace; see `first_pid`."""
     umask: int = 0o022
+    limits: tuple[tuple[int, int, int], ...] = ()
+    """Resource, soft and hard limit of an owner's command, for those that are not to be this process's."""
     owner: Owner | None = None
     """The ordinary user that the command runs as; None: as this process. The init stays root, with nothing of the user's in it."""
     folder: str | None = None
@@ -162,6 +164,7 @@ def _order(spec: LaunchSpec, owner: Owner) -> dropping.Order:
         uid=owner.uid,
         gid=owner.gid,
         groups=owner.groups,
+        limits=spec.limits,
     )
 
 

@@ -284,6 +284,7 @@ def launch(
         terminal=is_terminal,
         first_pid=launching.first_pid(life.name),
         umask=_umask() if life.umask is None else life.umask,
+        limits=life.limits,
         owner=life.owner,
         folder=str(life.epoch_file.parent),
     )

@@ -47,6 +47,8 @@ class Life:
     """The ordinary user that the workload runs as; None: as this process. What that user chose is touched only `acting.as_owner`."""
     umask: int | None = None
     """What a command starts with; None: this process's."""
+    limits: tuple[tuple[int, int, int], ...] = ()
+    """The same: resource, soft and hard limit of an owner's command."""
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The owner's environment, for what is started on the owner's behalf."""
 

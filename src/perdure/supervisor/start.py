@@ -174,6 +174,7 @@ class _Beginning:
                     voice=self._voice,
                     owner=self._wanted.owner,
                     umask=self._wanted.umask,
+                    limits=self._wanted.limits,
                     variables=self._wanted.environment,
                 )
                 self._run(life, streams, source, locate.find_init(places, beside=criu))

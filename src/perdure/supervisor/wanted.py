@@ -37,6 +37,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """File for Prometheus' node exporter."""
     umask: int | None = None
     """What the command starts with; None: this process's."""
+    limits: tuple[tuple[int, int, int], ...] = ()
+    """The same for an owner's command: resource, soft and hard limit."""
     owner: Owner | None = None
     """The ordinary user that the workload runs as, from whoever the kernel says is asking; None: as this process. Everything else here
     may then be that user's words."""
