@@ -33,7 +33,7 @@ def read(seen: Scene, ask: AskStates | None, *, is_suspended: bool) -> GpuScene 
         return None  # as in a program that could use a GPU, on a machine without one
     machine = host.look()
     states = ask([_named(member) for member in loaded]) if ask is not None else {}
-    cuda = frozenset(_with_cuda(loaded, states if ask is not None else None, machine.uses, is_suspended=is_suspended))
+    cuda = frozenset(_with_cuda(loaded, states, machine.uses, is_suspended=is_suspended))
     members = tuple(_member(member, states, is_cuda=member.pid in cuda) for member in touching.values())
     if not cuda and not any(member.held for member in members):
         return None
@@ -46,17 +46,15 @@ def read(seen: Scene, ask: AskStates | None, *, is_suspended: bool) -> GpuScene 
     )
 
 
-def _with_cuda(
-    loaded: list[Member], states: Mapping[int, State | None] | None, uses: tuple[Use, ...], *, is_suspended: bool
-) -> Iterator[int]:
+def _with_cuda(loaded: list[Member], states: Mapping[int, State | None], uses: tuple[Use, ...], *, is_suspended: bool) -> Iterator[int]:
     """Yield the PIDs of those with CUDA of their own.
 
     A forked worker has its parent's library and devices and no CUDA: the driver refuses it. NVML, where it tells of any, tells of all.
     """
     told = {use.pid for use in uses} & {member.pid for member in loaded}
     for member in loaded:
-        if states is not None:
-            if states.get(member.pid) is not None:
+        if member.pid in states:
+            if states[member.pid] is not None:
                 yield member.pid
         elif told and not is_suspended:
             if member.pid in told:

@@ -18,7 +18,7 @@ GHOST_LIMIT_BYTES = 1 << 40
 
 
 AskStates = Callable[[Iterable[CudaProcess]], Mapping[int, State | None]]
-"""Asks the driver for the state of processes, by PID; None for one that has no CUDA of its own."""
+"""Asks the driver for the state of processes, by PID; None for one that has no CUDA of its own. Who it does not tell of is left out."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
