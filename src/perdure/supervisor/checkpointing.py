@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint import dump, machine
+from perdure.checkpoint import dump, machine, tree
 from perdure.checkpoint.criu import netlock
 from perdure.checkpoint.machine import Instruction
 from perdure.model.checkpoint import CheckpointId, Manifest
@@ -30,6 +30,10 @@ from perdure.supervisor.reactor import Reactor, now_s
 from perdure.supervisor.record import Operation
 from perdure.supervisor.saving import Saving
 from perdure.supervisor.triggers import Due
+
+_STORES = 3
+"""How often storing is tried of what is the only copy: the workload is gone, or cannot run on."""
+_STORE_PAUSE_S = 2.0
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -64,6 +68,8 @@ class Checkpointing:
         self._operation: Operation | None = None
         self._cancelled = ""
         self._run_id = ""
+        self._lost = ""
+        self._stores = 0
         self.phase: str | None = None
         """What is going on; None: nothing."""
 
@@ -72,7 +78,8 @@ class Checkpointing:
         self._now = machine.Checkpoint(give_up=due.stop)
         self._step(machine.Event.BEGIN)
         self._sequence += 1
-        self._cancelled = ""
+        self._cancelled = self._lost = ""
+        self._stores = 0
         self._began_s = now_s()
         checkpoint = CheckpointId(self._life.name, self._life.epoch, self._sequence)
         self._operation = self._life.begin(
@@ -111,7 +118,7 @@ class Checkpointing:
     @property
     def outlives_the_tree(self) -> bool:
         """Tell whether the last state of a workload that has ended is being stored: worth waiting for."""
-        return self._now.state is machine.State.DUMPED and self._now.give_up and self._saving is not None
+        return self._now.state is machine.State.DUMPED and self._now.give_up and self._stores > 0
 
     def _step(self, event: machine.Event) -> tuple[Instruction, ...]:
         self._now, told = machine.checkpoint(self._now, event)
@@ -153,12 +160,23 @@ class Checkpointing:
         if self._cancelled:
             self._finish(due, None, errors.CheckpointFailed(f"it was ended: {self._cancelled}"))
             return
-        try:
-            self._store(due, dumped)
-        except (OSError, ValueError) as error:
-            self._finish(due, None, errors.CheckpointFailed(f"cannot start storing it: {error}"))
+        self._stores, self._lost = 0, dumped.lost
+        if dumped.lost:
+            # What is saved is its last state: it goes on from there, and is ended here.
+            due = msgspec.structs.replace(due, stop=True, reason=dumped.lost)
+            self._now = msgspec.structs.replace(self._now, give_up=True)
+        self._store(due, dumped)
 
     def _store(self, due: Due, dumped: engine.Dumped) -> None:
+        self._stores += 1
+        for name in saver.LEAVES:
+            Path(dumped.staging, name).unlink(missing_ok=True)
+        try:
+            self._start_storing(due, dumped)
+        except (OSError, ValueError) as error:
+            self._stored(due, dumped, None, errors.CheckpointFailed(f"cannot start storing it: {error}"))
+
+    def _start_storing(self, due: Due, dumped: engine.Dumped) -> None:
         request = saver.Request(
             place=self._life.place,
             manifest=dumped.manifest,
@@ -175,8 +193,25 @@ class Checkpointing:
             request,
             Path(dumped.staging),
             heard=self._heard,
-            ended=lambda committed, error: self._finish(due, committed, error),
+            ended=lambda committed, error: self._stored(due, dumped, committed, error),
         )
+
+    def _stored(self, due: Due, dumped: engine.Dumped, committed: saver.Committed | None, error: errors.PerdureError | None) -> None:
+        """It is stored, or was not: what nobody else has any more is stored again, the rest let go on."""
+        is_only_copy = due.stop and (bool(self._lost) or not tree.is_alive(self._life.tree))
+        if committed is None and is_only_copy and not self._cancelled and self._stores < _STORES:
+            self._saving = None
+            self._reactor.after(_STORE_PAUSE_S, lambda: self._store_again(due, dumped))
+            return
+        if committed is None and self._lost:
+            error = errors.WorkloadLost(f"{self._lost}; and it could not be stored: {error}", hint="it can go on from an older checkpoint")
+        self._finish(due, committed, error)
+
+    def _store_again(self, due: Due, dumped: engine.Dumped) -> None:
+        if self._cancelled:
+            self._stored(due, dumped, None, errors.CheckpointFailed(f"it was ended: {self._cancelled}"))
+        else:
+            self._store(due, dumped)
 
     def _heard(self, progress: saver.Progress) -> None:
         self.phase = progress.phase
@@ -187,8 +222,20 @@ class Checkpointing:
         self.phase = None
         if self._now.state is not machine.State.GONE:
             told = self._step(_how_it_ended(self._now.state, committed, error))
-            if Instruction.RESUME_TREE in told and due.stop and self._run_id:
+            if Instruction.RESUME_TREE in told and due.stop and self._run_id and not self._lost:
                 dump.let_go_on(self._life.tree, self._run_id)
+                if self._life.gpus.is_suspended:
+                    self._enter("gpu-restore")
+                    Job(self._reactor, "perdure-gpu", self._life.gpus.resume, lambda _, problem: self._resumed(due, error, problem))
+                    return
+        self._clean_up(due, committed, error, saving)
+
+    def _resumed(self, due: Due, error: errors.PerdureError | None, problem: BaseException | None) -> None:
+        """GPU memory is back, after a checkpoint that was not made; or cannot be brought back."""
+        self.phase = None
+        self._clean_up(due, None, _as_ours(problem) if problem is not None else error, None)
+
+    def _clean_up(self, due: Due, committed: saver.Committed | None, error: errors.PerdureError | None, saving: Saving | None) -> None:
         operation, self._operation = self._operation, None
         if operation is not None:
             if operation.staging is not None:

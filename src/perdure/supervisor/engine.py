@@ -62,6 +62,8 @@ class Dumped(msgspec.Struct, frozen=True):
     """What a person should know of this checkpoint."""
     run_id: str
     """CRIU's name for the dump."""
+    lost: str = ""
+    """Why the tree cannot run on, though all of it is saved; empty: it runs, or stands still as it should."""
 
 
 class _AtFreeze(msgspec.Struct):
@@ -90,6 +92,7 @@ class Dumping:
         self._cancelled = False
         self._recording: record.Recording | None = None
         self._taken = _AtFreeze()
+        self._lost = ""
 
     def run(self) -> Dumped:
         """Check, freeze and dump. Raises `errors.CheckpointRefused`, `errors.CheckpointFailed`, `errors.ProcessGone`."""
@@ -97,7 +100,7 @@ class Dumping:
         findings = self._check()
         pids = tree.pids(life.tree)
         facts, files = host.facts(life.criu.version, pids), mapped.record(pids)
-        expected_bytes = staging.expected_bytes(life.tree)
+        expected_bytes = staging.expected_bytes(life.tree) + (life.gpus.look(life.tree) or 0)
         folder = choose_folder(expected_bytes, life.staging, life.folders)
         self._tell("freeze", str(folder))
         if self._cancelled:
@@ -118,9 +121,10 @@ class Dumping:
             manifest,
             str(dumped.images),
             str(folder),
-            tuple(_items(folder, dumped.images)),
+            (*_items(folder, dumped.images), *life.gpus.items()),
             (*findings, *self._taken.findings),
             dumped.run_id,
+            self._lost,
         )
 
     def _dump(self, folder: Path, options: dump.DumpOptions, criu: Criu) -> dump.Dumped:
@@ -129,13 +133,31 @@ class Dumping:
         for left in reversed(range(_MOMENTS)):
             with gate.shut(self._life.epoch_file):
                 try:
-                    return dump.dump(root, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
+                    return self._dump_once(folder, options, criu)
                 except errors.CheckpointLater:
                     # A transaction that knows nothing of the gate: one of another user, or begun before it was there.
                     if not left or self._cancelled:
                         raise
             time.sleep(_MOMENT_S)
         raise AssertionError("the last try returns or raises")
+
+    def _dump_once(self, folder: Path, options: dump.DumpOptions, criu: Criu) -> dump.Dumped:
+        """Dump, with GPU memory moved away meanwhile. Where that cannot be moved back afterwards, `_lost` says so."""
+        root, gpus = self._life.tree, self._life.gpus
+        gpus.suspend(root, folder)
+        try:
+            dumped = dump.dump(root, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
+        except (errors.WorkloadLost, errors.ProcessGone):
+            raise
+        except BaseException:
+            gpus.resume()
+            raise
+        if options.leave == "running":
+            try:
+                gpus.resume()
+            except errors.WorkloadLost as error:
+                self._lost = str(error)
+        return msgspec.structs.replace(dumped, durations_s=dumped.durations_s | gpus.durations_s())
 
     def cancel(self) -> None:
         """End it soon, from another thread."""
@@ -186,6 +208,7 @@ class Dumping:
 
     def _describe(self, dumped: dump.Dumped, facts: HostFact, files: tuple[MappedFile, ...], created_ns: int) -> Manifest:
         life, taken = self._life, self._taken
+        on_gpus = life.gpus.describe()
         if self._recording is not None:
             taken.outputs = self._recording.outputs()
             taken.findings = (*taken.findings, *self._recording.findings)
@@ -208,6 +231,9 @@ class Dumping:
             log_bytes=taken.log_bytes,
             own_pid_namespace=life.own_namespace,
             tcp=life.options.tcp,
+            gpus=on_gpus.gpus,
+            cuda_processes=on_gpus.cuda_processes,
+            gpu_driver=on_gpus.gpu_driver,
             images_directory=_IMAGES,
             durations_s=dumped.durations_s,
         )
@@ -332,6 +358,7 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
     plan = preflight.RestorePlan(criu=life.criu, cpu=life.cpu_check, staging=life.staging, is_staged=True, included=included)
     found = preflight.check(manifest, plan)
     _refuse(found, voice)
+    planned = life.gpus.plan(manifest, life.variables)
     _refuse(trees.put_back(contents, epoch=life.epoch), voice)
     _refuse(carried.put_back(manifest.carried, contents, epoch=life.epoch), voice)
     _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents), voice)
@@ -349,6 +376,7 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
     bring = restoring.restore if adopt.is_whole(images) else adopt.bring_back
     life.tree = bring(images, work, options, mortal(life.criu) if bring is restoring.restore else life.criu).tree
     try:
+        life.gpus.restore(life.tree, manifest, contents, planned)
         alive.verify(life.tree, manifest.processes, _probe(life))
     except errors.RestoreFailed:
         tree.kill(life.tree)

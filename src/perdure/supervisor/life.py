@@ -16,6 +16,7 @@ from perdure.model.checkpoint import Owner, Stream
 from perdure.store.lives import HeldLife
 from perdure.store.repository import Repository
 from perdure.supervisor.folders import Folders
+from perdure.supervisor.gpus import Gpus
 from perdure.supervisor.place import Place
 from perdure.supervisor.record import Operation, Options, Workload
 from perdure.supervisor.state import Database
@@ -51,6 +52,8 @@ class Life:
     """The same: resource, soft and hard limit of an owner's command."""
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The owner's environment, for what is started on the owner's behalf."""
+    gpus: Gpus = dataclasses.field(default_factory=Gpus)
+    """What it has on GPUs."""
 
     _said: bool = False
 

@@ -32,6 +32,12 @@ from perdure.supervisor import log, place, wire
 LOG = "console/log"
 LOG_STREAMS = "console/log.streams"
 
+REQUEST = "request.json"
+_LOG_ASIDE = "console.log"
+_STREAMS_ASIDE = "console.log.streams"
+LEAVES = (REQUEST, _LOG_ASIDE, _STREAMS_ASIDE)
+"""What a run of the saver needs in the staging folder, and must not find there."""
+
 _NICENESS = 19
 _COLLECTED_EVERY = 10
 """In a store in the network, listing everything costs time and money: packs that nobody needs are deleted after this many checkpoints."""
@@ -155,14 +161,14 @@ def _write(request: Request, repository: Repository, previous: Manifest | None, 
 def _log_items(request: Request) -> Iterator[Item]:
     """Set the log aside as it was at the freeze: what is stored must not change meanwhile."""
     log_bytes = request.manifest.log_bytes
-    aside = Path(request.staging) / "console.log"
+    aside = Path(request.staging) / _LOG_ASIDE
     with open(request.log, "rb") as source, open(aside, "xb", opener=_private) as target:
         if os.fstat(source.fileno()).st_size < log_bytes:
             raise errors.CheckpointFailed(f"{request.log} is shorter than it was when the checkpoint was made")
         copying.copy(source.fileno(), target.fileno(), log_bytes)
     yield Item(LOG, str(aside), Part.FILES)
     told = log.encode(log.stretches(Path(request.log), log_bytes))
-    streams = Path(request.staging) / "console.log.streams"
+    streams = Path(request.staging) / _STREAMS_ASIDE
     with open(streams, "xb", opener=_private) as target:
         target.write(told)
     yield Item(LOG_STREAMS, str(streams), Part.FILES)

@@ -45,7 +45,7 @@ class Saving:
         self._cancelled = ""
         self.checkpoints: int | None = None
         """How many checkpoints the workload has, once that is known."""
-        path = work / "request.json"
+        path = work / saver.REQUEST
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "wb") as handle:
             handle.write(wire.encode(request))

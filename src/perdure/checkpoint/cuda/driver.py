@@ -1,8 +1,8 @@
 """The helper: the one process that speaks to the CUDA driver, and the only module that imports its bindings.
 
 Started by `helper` as ``python -P -m perdure.checkpoint.cuda.driver DESCRIPTOR``. It reads one `Request` a line from the socket,
-answers each with one `Answer`, several at a time, and ends with its parent. It decides nothing and remembers nothing: whoever kills it
-loses no more than the calls that were under way, whose outcome the driver's own state then tells.
+answers each with one `Answer`, several at a time, and decides nothing: whoever kills it loses no more than the calls that were under way,
+whose outcome the driver's own state then tells. When its parent dies, it first lets run what it had suspended for it: nobody else would.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.checkpoint.cuda import direct, processes
+from perdure.checkpoint.cuda import direct, machine, processes
 from perdure.checkpoint.cuda.contract import Answer, Driver, Facts, Operation, Region, Request, State, Trouble
 from perdure.checkpoint.cuda.direct import Refused
 from perdure.checkpoint.host import gpu_nvml
@@ -29,6 +29,8 @@ _BINDINGS = "cuda.bindings.driver"
 _AT_ONCE = 64
 """Processes that are worked on at the same time: as many as share a machine's GPUs."""
 _LINE_BYTES = 1 << 20
+_LAST_S = 600.0
+"""How long it may take to let run what was suspended, once the parent is dead."""
 _CHECKPOINT_SINCE, _REMAP_SINCE, _CUSTOM_SINCE = 12080, 13000, 13040
 """CUDA versions, 1000 × major + 10 × minor, that brought the functions: drivers 570 and 580, and custom storage."""
 
@@ -92,6 +94,23 @@ class _Helper:
 
     def __init__(self, cuda: Cuda | Refused) -> None:
         self._cuda = cuda
+        self._suspended: dict[int, int] = {}
+        """Start time by PID of all that were locked."""
+        self._regions: dict[int, tuple[Region, ...]] = {}
+
+    def revive(self) -> None:
+        """Let run what was suspended and is still there, as far as the driver does it."""
+        there = [pid for pid, ticks in self._suspended.items() if processes.is_same(pid, ticks)]
+        _, ask = now = machine.found(there)
+        while ask is not None:
+            time.sleep(ask.pause_s)
+            now = machine.step(now[0], [self._tell(ask.operation, pid) for pid in ask.pids])
+            ask = now[1]
+
+    def _tell(self, operation: Operation, pid: int) -> machine.Told:
+        regions = self._regions.get(pid, ()) if operation is Operation.RESTORE else ()
+        answer = self.answer(Request(number=0, operation=operation, pid=pid, start_ticks=self._suspended[pid], regions=regions))
+        return machine.Told(pid, answer.problem, answer.state)
 
     def answer(self, request: Request) -> Answer:
         """Do what is asked."""
@@ -113,10 +132,12 @@ class _Helper:
         try:
             match request.operation:
                 case Operation.LOCK:
+                    self._suspended[request.pid] = request.start_ticks
                     _lock(cuda, request)
                 case Operation.CHECKPOINT if request.folder is not None:
-                    regions = direct.checkpoint(cuda, request)
+                    self._regions[request.pid] = regions = direct.checkpoint(cuda, request)
                 case Operation.CHECKPOINT:
+                    self._regions.pop(request.pid, None)
                     cuda.call("cuCheckpointProcessCheckpoint", request.pid, None)
                 case Operation.RESTORE:
                     direct.restore(cuda, request)
@@ -173,24 +194,31 @@ def serve(connection: socket.socket, answer: Callable[[Request], Answer]) -> Non
             pool.submit(respond, line)
 
 
-def _end_with(connection: socket.socket) -> None:
+def _end_with(connection: socket.socket, helper: list[_Helper]) -> None:
     """End this process as soon as the other side of `connection` is closed, even while the driver hangs."""
     hung_up = select.poll()
     hung_up.register(connection, select.POLLRDHUP)
     hung_up.poll()
+    threading.Timer(_LAST_S, os._exit, (1,)).start()
+    for one in helper:
+        one.revive()
     os._exit(0)
 
 
 def main(arguments: list[str]) -> int:
     """Serve the socket with descriptor number `arguments[0]`. Returns the exit status."""
     with socket.socket(fileno=int(arguments[0])) as connection:
-        threading.Thread(target=_end_with, args=(connection,), name="parent", daemon=True).start()
+        made: list[_Helper] = []
+        watch = threading.Thread(target=_end_with, args=(connection, made), name="parent", daemon=True)
+        watch.start()
         cuda: Cuda | Refused
         try:
             cuda = Cuda()
         except Refused as refused:
             cuda = refused
-        serve(connection, _Helper(cuda).answer)
+        made.append(_Helper(cuda))
+        serve(connection, made[0].answer)
+        watch.join()
     return 0
 
 

@@ -109,9 +109,9 @@ def restored(pids: Iterable[int]) -> Group:
     return Group(phase=Phase.SUSPENDED, members=tuple(Member(pid, State.CHECKPOINTED, is_sure=True) for pid in pids))
 
 
-def found(pids: Iterable[int]) -> Group:
-    """Return the group of processes that somebody else left behind in states that are not known."""
-    return Group(phase=Phase.RESUMING, members=tuple(Member(pid) for pid in pids))
+def found(pids: Iterable[int]) -> Next:
+    """Begin to make run what somebody else left behind in states that are not known."""
+    return _look(Group(phase=Phase.RESUMING, members=tuple(Member(pid) for pid in pids)))
 
 
 def step(group: Group, answers: Iterable[Told]) -> Next:

@@ -80,17 +80,16 @@ class Session:
         members = [member.pid for member in self._group.members] if self._group else list(self._processes)
         return tuple(self._processes[pid] for pid in members)
 
-    def suspend(self, scan: Iterable[int] = ()) -> None:
-        """Lock all, then move the GPU memory of all off the devices; then see that none of the processes `scan` holds a device.
+    def suspend(self, scan: Callable[[], Iterable[int]] = tuple) -> None:
+        """Lock all, then move the GPU memory of all off the devices; then see that none of the processes `scan` returns holds a device.
 
         After a trouble that may pass, all run for a moment, and it is tried again. Raises `errors.GpuFailed`: all run; what is held is
         named. Raises `errors.GpuUnavailable`, and `errors.WorkloadLost`.
         """
-        pids = tuple(scan)
         while True:
             problem, culprit = self._try_to_suspend()
             if problem is None:
-                self._require_let_go(pids)
+                self._require_let_go(tuple(scan()))
                 return
             self._attempts += 1
             if self._failed_directly:

@@ -1,0 +1,217 @@
+"""What one life has on GPUs: suspended for a checkpoint and made to run again, described for the manifest, brought back with it.
+
+Called by `engine` and `checkpointing`; ``perdure suspend`` is `suspending`'s. A workload without CUDA costs a look at what its processes
+have mapped and open, and no helper is started for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from perdure import errors
+from perdure.checkpoint import tree
+from perdure.checkpoint.cuda import mapping, processes
+from perdure.checkpoint.cuda.contract import CudaProcess, Facts, Region
+from perdure.checkpoint.cuda.helper import Helper
+from perdure.checkpoint.cuda.session import Limits, Session
+from perdure.checkpoint.tree import Tree
+from perdure.model.checkpoint import CudaFact, GpuFact, GpuRegion, Manifest, Part
+from perdure.supervisor.saver import Item
+
+FOLDER = "gpu"
+"""Folder of GPU memory, in a staging folder and in a checkpoint."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_LOCK_S = 30.0
+_LEFT = "restored, but its GPU memory is not"
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """What a manifest says of GPUs."""
+
+    gpus: tuple[GpuFact, ...] = ()
+    cuda_processes: tuple[CudaFact, ...] = ()
+    gpu_driver: str | None = None
+
+
+class Gpus:
+    """What one life has on GPUs. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._helper = Helper()
+        self._session: Session | None = None
+        self._is_suspended = False
+        self._facts: Facts | None = None
+        self._uses: dict[int, dict[str, int | None]] = {}
+        self._began_s = 0.0
+        self.is_on_purpose = False
+        """GPU memory was moved away because somebody asked for it, and stays there when a checkpoint ends."""
+        self.aside: dict[int, dict[str, int | None]] = {}
+        """What of GPU memory was moved away on purpose: bytes by PID and UUID."""
+
+    @property
+    def helper(self) -> Helper:
+        """What speaks to the driver; it is started when it is first asked."""
+        return self._helper
+
+    def look(self, root: Tree) -> int | None:
+        """Return how many bytes the tree has on GPUs; None where it uses none. Raises `errors.GpuUnavailable`, `errors.ProcessGone`."""
+        self._facts = self._session = None
+        if not self.is_on_purpose:
+            self._uses = {}
+        pids = tree.pids(root)
+        found = processes.find(pids)
+        if not found or not (self.is_on_purpose or processes.held(pids)):
+            return None
+        self._facts = self._helper.facts()
+        if self.is_on_purpose:
+            self._uses = dict(self.aside)  # the driver tells nothing of memory that is not on a GPU
+        for use in self._facts.uses:
+            if use.pid in pids:
+                self._uses.setdefault(use.pid, {})[use.uuid] = use.memory_bytes
+        return self._used_bytes
+
+    @property
+    def _used_bytes(self) -> int:
+        return sum(size or 0 for sizes in self._uses.values() for size in sizes.values())
+
+    @property
+    def is_suspended(self) -> bool:
+        """Tell whether GPU memory is to be moved back when what is going on has ended."""
+        return self._is_suspended
+
+    def suspend(self, root: Tree, staging: Path | None, *, lock_s: float = _LOCK_S) -> None:
+        """Move what the tree has on GPUs away: into files below `staging` where the driver offers it, else into its own memory.
+
+        `look` came before. Work on the GPU has to come to rest within `lock_s`. Does nothing for a tree that uses no GPU. Raises what
+        `Session.suspend` does.
+        """
+        if self._facts is None:
+            return
+        folder = None
+        if staging is not None and self._facts.driver.has_custom_storage:
+            folder = staging / FOLDER
+            folder.mkdir(mode=0o700, exist_ok=True)
+        self._began_s = time.monotonic()
+        session = Session(self._helper, processes.find(tree.pids(root)), Limits(lock_s=lock_s, moved_bytes=self._used_bytes), folder=folder)
+        session.suspend(lambda: tree.pids(root))
+        self._session, self._is_suspended = session, not session.was_suspended
+
+    def resume(self) -> None:
+        """Move back what `suspend` moved away, and let it run; what is suspended on purpose stays so. Raises `errors.WorkloadLost`."""
+        if self._session is not None and self._is_suspended:
+            self._is_suspended = False
+            self._session.resume()
+
+    def set_aside(self, root: Tree, *, lock_s: float) -> bool:
+        """Free the GPUs until `resume_left`, without files. Returns whether there was CUDA to be suspended. Raises as `suspend`.
+
+        `look` came before.
+        """
+        self.suspend(root, None, lock_s=lock_s)
+        if self._session is None or not self._session.processes:
+            self._is_suspended = False
+            return False
+        self.aside = {process.pid: self._uses.get(process.pid, {}) for process in self._session.processes}
+        self._is_suspended, self.is_on_purpose = False, True
+        return True
+
+    def resume_left(self, root: Tree) -> None:
+        """Let run what was set aside. Raises `errors.WorkloadLost`: it does not run, and may be whole; `errors.ProcessGone`."""
+        moved_bytes = sum(size or 0 for sizes in self.aside.values() for size in sizes.values())
+        found = [process for process in processes.find(tree.pids(root)) if process.pid in self.aside]
+        Session.of_images(self._helper, found, {}, Limits(moved_bytes=moved_bytes)).resume()
+        self.is_on_purpose, self.aside = False, {}
+
+    def describe(self) -> Described:
+        """Return what a manifest says, of the tree as it was suspended."""
+        if self._facts is None or self._session is None:
+            return Described()
+        return Described(
+            gpus=tuple(self._gpu_facts(self._facts)),
+            cuda_processes=tuple(self._cuda_fact(process, self._session) for process in self._session.processes),
+            gpu_driver=self._facts.driver.version or None,
+        )
+
+    def _gpu_facts(self, facts: Facts) -> Iterator[GpuFact]:
+        for device in facts.devices:
+            sizes = [sizes[device.uuid] for sizes in self._uses.values() if device.uuid in sizes]
+            if not self._uses:
+                sizes = [None]  # suspended before: nobody tells any more where its memory was
+            yield GpuFact(
+                uuid=device.uuid,
+                model=device.model,
+                memory_bytes=device.memory_bytes,
+                used_bytes=None if None in sizes else sum(size or 0 for size in sizes),
+                capability=device.capability,
+            )
+
+    def _cuda_fact(self, process: CudaProcess, session: Session) -> CudaFact:
+        sizes = self._uses.get(process.pid, {})
+        regions = session.regions.get(process.pid, ())
+        return CudaFact(
+            pid=process.inner_pid,
+            gpus=tuple(sorted(sizes)),
+            memory_bytes=None if None in sizes.values() or not sizes else sum(size or 0 for size in sizes.values()),
+            regions=tuple(
+                GpuRegion(uuid=region.uuid, stored_as=_name(process, region), size_bytes=region.size_bytes) for region in regions
+            ),
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield the files that GPU memory was written into."""
+        if self._session is not None:
+            for process in self._session.processes:
+                for region in self._session.regions.get(process.pid, ()):
+                    yield Item(_name(process, region), region.path, Part.GPU)
+
+    def durations_s(self) -> dict[str, float]:
+        """Return how long all took, and as ``stopped`` how long it is since it began; empty where nothing was suspended."""
+        if self._session is None or self._session.was_suspended:
+            return {}
+        return self._session.durations_s | {"stopped": time.monotonic() - self._began_s}
+
+    def plan(self, manifest: Manifest, variables: Mapping[str, str]) -> mapping.Map:
+        """Return which GPU takes the place of which, for a restore here. Raises `errors.RestoreRefused`, `errors.GpuUnavailable`.
+
+        `variables` are the owner's: CUDA_VISIBLE_DEVICES says which GPUs the workload may use.
+        """
+        if not manifest.cuda_processes:
+            return ()
+        facts = self._helper.facts()
+        allowed = mapping.visible(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), facts.devices)
+        planned = mapping.plan(manifest.gpus, facts.devices, facts.driver, allowed)
+        if any(fact.regions for fact in manifest.cuda_processes) and not facts.driver.has_custom_storage:
+            raise errors.RestoreRefused(
+                f"GPU memory was saved with custom storage, which this driver ({facts.driver.version}) lacks",
+                hint="restore where a driver of CUDA 13.4 or newer is",
+            )
+        return planned
+
+    def restore(self, root: Tree, manifest: Manifest, contents: Path, planned: mapping.Map) -> None:
+        """Bring GPU memory back to a tree that CRIU has just restored, and let it run. Raises `errors.RestoreFailed`: end it then."""
+        if not manifest.cuda_processes:
+            return
+        there = {process.inner_pid: process for process in processes.find(tree.pids(root))}
+        missing = [fact.pid for fact in manifest.cuda_processes if fact.pid not in there]
+        if missing:
+            raise errors.RestoreFailed(f"{_LEFT}: process {missing[0]} has ended, or has no CUDA", hint="try an older checkpoint")
+        regions = {there[fact.pid].pid: _regions(fact, contents) for fact in manifest.cuda_processes if fact.regions}
+        found = [there[fact.pid] for fact in manifest.cuda_processes]
+        moved_bytes = sum(fact.memory_bytes or 0 for fact in manifest.cuda_processes)
+        try:
+            Session.of_images(self._helper, found, regions, Limits(moved_bytes=moved_bytes)).resume(planned)
+        except errors.WorkloadLost as error:
+            raise errors.RestoreFailed(f"{_LEFT}: {error}", hint="see perdure doctor --gpu; the checkpoint is untouched") from error
+
+
+def _name(process: CudaProcess, region: Region) -> str:
+    return f"{FOLDER}/{process.inner_pid}-{region.uuid}"
+
+
+def _regions(fact: CudaFact, contents: Path) -> tuple[Region, ...]:
+    return tuple(Region(uuid=region.uuid, path=str(contents / region.stored_as), size_bytes=region.size_bytes) for region in fact.regions)
