@@ -9,10 +9,13 @@ from gpu_specimens import GIB
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.checkpoint.cuda.contract import State
+from perdure import errors
+from perdure.checkpoint.cuda import mapping
+from perdure.checkpoint.cuda.contract import Driver, State
 from perdure.checkpoint.host import gpu_drivers as drivers
 from perdure.checkpoint.host.gpu import Gpus
 from perdure.checkpoint.preflight import gpu, gpu_machine, gpu_restore
+from perdure.model.checkpoint import GpuRegion
 from perdure.model.finding import Severity, problems
 
 
@@ -260,13 +263,16 @@ class TestRestore:
         two = gs.manifest(gs.fact(0), gs.fact(1))
         (fewer,) = gpu_restore.check(two, gs.gpus())
         assert fewer.code == "restore-gpu-missing"
-        assert "2 with 80 GiB were there, 1 are here" in fewer.message
-        smaller = gs.gpus(gs.device(0, memory_bytes=40 * GIB, free_bytes=40 * GIB))
-        assert names(gpu_restore.check(gs.manifest(gs.fact()), smaller)) == ["restore-gpu-missing"]
+        assert gs.uuid(1) in fewer.message
+        other = gs.gpus(gs.device(0, model="NVIDIA A100"), gs.device(1))
+        assert names(gpu_restore.check(two, msgspec.structs.replace(other, devices=(gs.device(3, model="NVIDIA A100"), gs.device(1))))) == [
+            "restore-gpu-missing"
+        ]
 
     def test_a_gpu_without_room_is_refused(self):
         (found,) = gpu_restore.check(gs.manifest(gs.fact()), gs.gpus(gs.device(free_bytes=GIB)))
-        assert (found.code, found.flag) == ("restore-gpu-memory", gs.uuid(0))
+        assert found.code == "restore-gpu-memory"
+        assert "free" in found.message
 
     def test_other_gpus_need_a_driver_that_can(self):
         elsewhere = gs.gpus(gs.device(5))
@@ -274,26 +280,39 @@ class TestRestore:
         old = gs.gpus(gs.device(5), driver="575.51.03")
         assert names(gpu_restore.check(gs.manifest(gs.fact(), driver="575.51.03"), old)) == ["restore-gpu-remap"]
 
+    def test_gpus_that_the_job_may_not_use_are_none(self):
+        assert names(gpu_restore.check(gs.manifest(gs.fact()), gs.gpus(), frozenset({gs.uuid(9)}))) == ["restore-gpu-missing"]
+
+    def test_memory_in_files_of_its_own_needs_a_driver_that_takes_it(self):
+        plain = gs.manifest(gs.fact())
+        region = GpuRegion(uuid=gs.uuid(0), stored_as="gpu/2", size_bytes=GIB)
+        direct = msgspec.structs.replace(
+            plain, cuda_processes=tuple(msgspec.structs.replace(fact, regions=(region,)) for fact in plain.cuda_processes)
+        )
+        assert names(gpu_restore.check(direct, gs.gpus())) == []
+        assert names(gpu_restore.check(direct, gs.gpus(cuda=(13, 3)))) == ["restore-gpu-storage"]
+
     @given(st.data())
-    def test_pairs_are_one_to_one_and_alike(self, data):
+    def test_what_the_map_refuses_is_a_problem_and_nothing_else_is(self, data):
         models = st.sampled_from(["A", "B"])
+        version = data.draw(st.sampled_from(["575.51.03", "610.80.02"]))
         before = tuple(
             gs.fact(number, used_bytes=data.draw(st.one_of(st.none(), st.integers(0, 80 * GIB))), model=data.draw(models))
-            for number in data.draw(st.lists(st.integers(0, 9), max_size=6, unique=True))
+            for number in data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True))
         )
         here = tuple(
             gs.device(number, model=data.draw(models), free_bytes=data.draw(st.integers(0, 80 * GIB)))
-            for number in data.draw(st.lists(st.integers(0, 12), max_size=8, unique=True))
+            for number in data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=6, unique=True))
         )
-        pairs = gpu_restore.pair(before, here)
-        assert [one.before for one in pairs] == list(before)
-        given_out = [one.here.uuid for one in pairs if one.here is not None]
-        assert len(given_out) == len(set(given_out))
-        for one in pairs:
-            assert one.here is None or one.here.model == one.before.model
-            same = next((device for device in here if device.uuid == one.before.uuid), None)
-            assert same is None or same.model != one.before.model or one.here == same
-        for model in ("A", "B"):
-            wanted = sum(fact.model == model for fact in before)
-            there = sum(device.model == model for device in here)
-            assert sum(one.here is not None and one.here.model == model for one in pairs) == min(wanted, there)
+        found = tuple(gpu_restore.check(gs.manifest(*before, driver=version), gs.gpus(*here, driver=version)))
+        driver = Driver(version=version, cuda="13.4", has_checkpoint=True, has_remap=version > "580", has_custom_storage=True)
+        try:
+            planned = mapping.plan(before, here, driver)
+        except errors.RestoreRefused as refused:
+            said = str(refused)
+            (problem,) = problems(found)
+            assert problem.code in ("restore-gpu-missing", "restore-gpu-remap", "restore-gpu-memory")
+            assert problem.message == said
+        else:
+            assert problems(found) == ()
+            assert names(found) == (["restore-gpu-other"] if any(old != new for old, new in planned) else [])

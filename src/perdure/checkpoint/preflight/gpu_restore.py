@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-import msgspec
-
-from perdure.base import units
-from perdure.checkpoint.cuda.contract import Device
+from perdure import errors
+from perdure.checkpoint.cuda import mapping
+from perdure.checkpoint.cuda.contract import Device, Driver
 from perdure.checkpoint.host import gpu_drivers as drivers
 from perdure.checkpoint.host.gpu import Gpus
 from perdure.checkpoint.preflight import gpu_machine
@@ -16,20 +16,27 @@ from perdure.model.checkpoint import GpuFact, Manifest
 from perdure.model.finding import Finding
 
 
-class Pair(msgspec.Struct, frozen=True):
-    """A GPU of the checkpoint, and the one here that would stand in for it; None: none is left of its kind."""
+def check(manifest: Manifest, gpus: Gpus, allowed: frozenset[str] | None = None) -> Iterator[Finding]:
+    """Yield what would prevent bringing back the GPU state of `manifest`, or make it other than it was.
 
-    before: GpuFact
-    here: Device | None
-
-
-def check(manifest: Manifest, gpus: Gpus) -> Iterator[Finding]:
-    """Yield what would prevent bringing back the GPU state of `manifest`, or make it other than it was."""
+    `allowed` are the UUIDs of the GPUs that the workload may use here; None: all.
+    """
     if not manifest.cuda_processes:
         return
-    pairs = pair(manifest.gpus, gpus.devices)
-    taken = [one.here.uuid for one in pairs if one.here is not None and one.before.used_bytes != 0]
-    yield from gpu_machine.unfit(gpus, taken)
+    driver = Driver(
+        version=gpus.version,
+        cuda="",
+        has_checkpoint=True,
+        has_remap=drivers.can(drivers.Ability.REMAP, drivers.version(gpus.version), gpus.cuda),
+        has_custom_storage=drivers.can(drivers.Ability.DIRECT, drivers.version(gpus.version), gpus.cuda),
+    )
+    refusal: errors.RestoreRefused | None = None
+    planned: mapping.Map = ()
+    try:
+        planned = mapping.plan(manifest.gpus, gpus.devices, driver, allowed)
+    except errors.RestoreRefused as refused:
+        refusal = refused
+    yield from gpu_machine.unfit(gpus, _taken(manifest, planned))
     if not gpus.driver:
         return
     if manifest.gpu_driver is not None and manifest.gpu_driver != gpus.version:
@@ -41,62 +48,35 @@ def check(manifest: Manifest, gpus: Gpus) -> Iterator[Finding]:
             flag=manifest.gpu_driver,
             remedy=f"install driver {manifest.gpu_driver}",
         )
-    if gpus.devices:
-        yield from _missing(pairs, gpus)
-    yield from _moved(pairs, gpus)
-    for one in pairs:
-        yield from _room(one)
-
-
-def pair(before: tuple[GpuFact, ...], here: tuple[Device, ...]) -> tuple[Pair, ...]:
-    """Return for each GPU of `before` one of `here`: the very same where it is, else one of the same model and size.
-
-    The most used are served first, with what is freest; no device is given twice. The result has the order of `before`.
-    """
-    left = {device.uuid: device for device in here}
-    found: dict[str, Device] = {}
-    for fact in before:
-        same = left.get(fact.uuid)
-        if same is not None and _is_alike(fact, same):
-            found[fact.uuid] = left.pop(fact.uuid)
-    for fact in sorted(before, key=lambda fact: fact.used_bytes if fact.used_bytes is not None else fact.memory_bytes, reverse=True):
-        alike = [device for device in left.values() if _is_alike(fact, device)]
-        if fact.uuid not in found and alike:
-            best = max(alike, key=lambda device: (device.free_bytes, -device.index))
-            found[fact.uuid] = left.pop(best.uuid)
-    return tuple(Pair(fact, found.get(fact.uuid)) for fact in before)
-
-
-def _is_alike(fact: GpuFact, device: Device) -> bool:
-    return (fact.model, fact.memory_bytes) == (device.model, device.memory_bytes)
-
-
-def _missing(pairs: tuple[Pair, ...], gpus: Gpus) -> Iterator[Finding]:
-    lacking: dict[tuple[str, int], int] = {}
-    for one in pairs:
-        if one.here is None:
-            kind = (one.before.model, one.before.memory_bytes)
-            lacking[kind] = lacking.get(kind, 0) + 1
-    there = ", ".join(sorted({f"{device.model} with {units.format_size(device.memory_bytes)}" for device in gpus.devices}))
-    for (model, memory_bytes), count in lacking.items():
-        wanted = sum((one.before.model, one.before.memory_bytes) == (model, memory_bytes) for one in pairs)
-        message = f"{wanted} with {units.format_size(memory_bytes)} were there, {wanted - count} are here; here are {there}"
-        yield finding("restore-gpu-missing", model, message, flag=model)
-
-
-def _moved(pairs: tuple[Pair, ...], gpus: Gpus) -> Iterator[Finding]:
-    moved = [one for one in pairs if one.here is not None and one.here.uuid != one.before.uuid]
-    if not moved:
-        return
-    first = moved[0]
-    words = f"{first.before.uuid} becomes {first.here.uuid if first.here else ''}" + (f", and {len(moved) - 1} more" if moved[1:] else "")
-    able = drivers.can(drivers.Ability.REMAP, drivers.version(gpus.version), gpus.cuda)
-    yield finding("restore-gpu-other" if able else "restore-gpu-remap", first.before.model, words, flag=first.before.uuid)
-
-
-def _room(one: Pair) -> Iterator[Finding]:
-    if one.here is not None and one.before.used_bytes is not None and one.here.free_bytes < one.before.used_bytes:
-        wanted, free = units.format_size(one.before.used_bytes), units.format_size(one.here.free_bytes)
+    if not driver.has_custom_storage and any(fact.regions for fact in manifest.cuda_processes):
         yield finding(
-            "restore-gpu-memory", gpu_machine.name(one.here), f"the workload had {wanted} on it, {free} is free", flag=one.here.uuid
+            "restore-gpu-storage", f"driver {gpus.version}", "GPU memory was handed out by the driver and lies in files of its own"
         )
+    if refusal is not None and gpus.devices:
+        yield finding(_code(manifest.gpus, gpus.devices, driver, allowed), "GPUs", str(refusal), remedy=refusal.hint or None)
+    yield from _moved(planned)
+
+
+def _taken(manifest: Manifest, planned: mapping.Map) -> frozenset[str]:
+    """Return the UUIDs of the GPUs here that the workload's memory comes to lie on."""
+    places = dict(planned)
+    return frozenset(places.get(fact.uuid, fact.uuid) for fact in manifest.gpus if fact.used_bytes != 0)
+
+
+def _code(then: tuple[GpuFact, ...], now: tuple[Device, ...], driver: Driver, allowed: frozenset[str] | None) -> str:
+    """Return which code a refusal of `mapping.plan` has."""
+    whole = [device for device in now if not device.mig]
+    used = [fact for fact in then if fact.used_bytes != 0]
+    for wanted, there in ((then, whole), (used, [device for device in whole if allowed is None or device.uuid in allowed])):
+        if Counter((fact.model, fact.capability) for fact in wanted) - Counter((device.model, device.capability) for device in there):
+            return "restore-gpu-missing"
+    if not driver.has_remap and not {fact.uuid for fact in then} <= {device.uuid for device in now}:
+        return "restore-gpu-remap"
+    return "restore-gpu-memory"
+
+
+def _moved(planned: mapping.Map) -> Iterator[Finding]:
+    moved = [(old, new) for old, new in planned if old != new]
+    if moved:
+        more = f", and {len(moved) - 1} more" if moved[1:] else ""
+        yield finding("restore-gpu-other", moved[0][0], f"becomes {moved[0][1]}{more}", flag=moved[0][0])

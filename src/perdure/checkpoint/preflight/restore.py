@@ -15,6 +15,7 @@ from perdure.base import text, units
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
+from perdure.checkpoint.cuda import mapping
 from perdure.checkpoint.host import gpu as host_gpu
 from perdure.checkpoint.preflight import buildid, cpu, gpu_restore, host, ports, room, terminals
 from perdure.checkpoint.preflight.codes import finding
@@ -59,8 +60,14 @@ def check(manifest: Manifest, plan: RestorePlan) -> tuple[Finding, ...]:
         *_processes(manifest, here),
         *_room(manifest, plan),
         *_connections(manifest),
-        *(gpu_restore.check(manifest, host_gpu.look()) if manifest.cuda_processes else ()),
+        *_gpus(manifest),
     )
+
+
+def _gpus(manifest: Manifest) -> Iterator[Finding]:
+    if manifest.cuda_processes:
+        gpus = host_gpu.look()
+        yield from gpu_restore.check(manifest, gpus, mapping.visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus.devices))
 
 
 def _criu(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:

@@ -172,6 +172,12 @@ RESTORING = Group(
             "restore under that version of the driver",
         ),
         Code(
+            "restore-gpu-storage",
+            _P,
+            "GPU memory was saved in the way of drivers for CUDA 13.4 and newer, and this driver cannot take it back so",
+            "restore under a driver for CUDA 13.4 or newer",
+        ),
+        Code(
             "restore-gpu-missing",
             _P,
             "there are fewer GPUs of the kind the workload used than it needs",
