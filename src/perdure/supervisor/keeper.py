@@ -30,6 +30,7 @@ from perdure.supervisor.messages import Answer, Event
 from perdure.supervisor.reactor import READ, Reactor, Timer, now_s
 from perdure.supervisor.record import LastCheckpoint, State
 from perdure.supervisor.scheduler import Notice, Outlook, Scheduler, Standing
+from perdure.supervisor.suspending import Suspending
 from perdure.supervisor.triggers import Due, Triggers
 from perdure.supervisor.voice import Voice
 
@@ -66,6 +67,7 @@ class Keeper:
         self._allotment = Allotment(scheduler, reactor, voice, end_ns=end_ns, changed=self._arm, noticed=self._announced)
         self._triggers = Triggers(life.options, now_s=now_s())
         self._checkpoints = Checkpointing(life, reactor, console, tell=self._tell, ended=self._checkpoint_ended)
+        self._suspending = Suspending(life, reactor, changed=self._arm, lost=self._lost_by_driver)
         self._foreground = Foreground(reactor, console, life.tree.pid, before_going_on=self._before_going_on, line=line)
         self._lease = Lease(life, reactor, voice, lost=self._lost)
         self._timer: Timer | None = None
@@ -132,7 +134,7 @@ class Keeper:
         """Begin what is due; else wait for it."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._outcome is not None or self._stopping or self._checkpoints.phase is not None:
+        if self._outcome is not None or self._stopping or self._checkpoints.phase is not None or self._suspending.goes_on():
             return
         now = now_s()
         end_ns = self._allotment.end_ns
@@ -163,6 +165,11 @@ class Keeper:
                     raise errors.WorkloadMissing(f"{self._life.name} is being ended: {self._stopping}", hint="see perdure ps")
                 self._next_clients.append(client)
                 self._ask(Due(Trigger.STOP if stop else Trigger.REQUEST, "perdure checkpoint" + (" --stop" if stop else ""), stop=stop))
+            case messages.Suspend() | messages.Resume():
+                if self._stopping:
+                    raise errors.WorkloadMissing(f"{self._life.name} is being ended: {self._stopping}", hint="see perdure ps")
+                self._suspending.ask(request, client)
+                self._arm()
             case messages.Stop(grace_s):
                 self._next_clients.append(client)
                 self._checkpoints.cancel("perdure stop")
@@ -284,6 +291,14 @@ class Keeper:
             self._reactor.after(pause_s, lambda: self._ask(due))
         self._voice.say(ending.explain(error, units.format_duration(pause_s), asked=due.trigger is not Trigger.INTERVAL))
 
+    def _lost_by_driver(self, error: errors.WorkloadLost) -> None:
+        """What is left of the workload cannot be trusted, however it ended or goes on."""
+        self._stopping = str(error)
+        self._planned = Outcome(ending.TRY_AGAIN, State.LOST, str(error))
+        if self._outcome is not None:
+            self._outcome = self._planned
+        self._kill()
+
     def _end_workload(self, reason: str, grace_s: float) -> None:
         """Ask the workload to end, and make it after `grace_s`."""
         self._stopping = self._stopping or reason
@@ -359,6 +374,7 @@ class Keeper:
             outcome = Outcome(self._error.exit_status, State.LOST, str(self._error))
         ending.record(self._life, outcome, self._voice, in_store=self._error is None)
         self._leave()
+        self._suspending.refuse(errors.WorkloadMissing(f"{self._life.name} has ended: {outcome.reason}", hint="see perdure ps"))
         self._tell(Event("ended", self._life.name, time.time_ns(), text=outcome.reason))
         for client in (*self._clients, *self._next_clients):
             client.tell(msgspec.structs.replace(self._answer(), pid=None))
