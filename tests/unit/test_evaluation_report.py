@@ -188,6 +188,8 @@ def test_the_terminal_shows_measures_mistakes_and_what_it_stands_on(reports):
     assert "locked by auditor on node1" in text
     assert "restore  warm      3  2.10 s   1.20 s   3.00 s       0         0" in text
     assert "Exit test: not run." in text
+    assert re.search(r"All node-hours of the window, summed\nside +runs .*\nunmanaged +6 +[0-9.]+ +[0-9.]+ +[0-9.]+ % ", text)
+    assert "managed: hours from the harness's clock; device busy: not measured: the workload uses no GPU." in text
     assert printed(reports["rigged"]).startswith("Flagged: ")
 
 
@@ -254,6 +256,9 @@ def test_the_page_shows_what_the_protocol_asks_for(pages, reports):
         reports["clean"].plan_sha256,
         "longer and the deadline of the night is missed",
         "not run: perdure eval report --exit-test",
+        "All hours of the window",
+        "not measured: the workload uses no GPU",
+        "extrapolated: the smallest number of pairs whose interval lies",
         "perdure eval baseline",
     ):
         assert words in text, words
@@ -307,7 +312,10 @@ def test_an_empty_evaluation_has_a_report_too(tmp_path):
     there = evaluations.begin(tmp_path / "trial")
     report = reported.read(there)
     assert report.headline.flagged
-    assert Document(page.render(report)).stack == []
+    shown = Document(page.render(report))
+    assert shown.stack == []
+    assert shown.text.count("Not measured: no run gave a value.") == len(report.measures)
+    assert "recovery time: no run of an arm counts" in printed(report)
     assert "0 runs" in printed(report)
 
 

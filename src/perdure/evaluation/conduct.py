@@ -18,6 +18,7 @@ import msgspec
 from perdure import errors
 from perdure.evaluation import arms, faults, local, requests, restarter
 from perdure.evaluation.checkpoints import Checkpoints
+from perdure.evaluation.device import Sampler
 from perdure.evaluation.local import Life, Told
 from perdure.evaluation.pipes import Pipes
 from perdure.evaluation.places import Places
@@ -69,6 +70,7 @@ class Conduct:
             record=recorder.event,
             clock=given.clock,
         )
+        self._device = Sampler(given.plan.workload.gpus)
         self._life: Life | None = None
         self._number = 0
         self._began_s = 0.0
@@ -97,6 +99,7 @@ class Conduct:
         """
         try:
             self._prepare()
+            self._device.start()
             following = self._live()
             while following == "restart":
                 if not self._wait_in_queue():
@@ -319,6 +322,7 @@ class Conduct:
             data["reason"] = f"{self._fruitless} lives in a row made no progress"
         if self._reached:
             data["reason"] = "the target was reached"
+        data |= self._device.close()
         # What was printed last may have been read after the end was told.
         ended_s = self._given.clock() if self._detected_s is None else self._detected_s
         self._event(EventKind.ENDED, None, data, max(ended_s, self._recorder.last_s))
@@ -328,6 +332,7 @@ class Conduct:
 
     def _clean(self) -> None:
         """Leave no process, disk or checkpoint behind."""
+        self._device.close()
         if self._life is not None:
             self._life.close()
         self._watch.close()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from perdure._version import __version__
-from perdure.evaluation import canonical, coldtable, course, headline, leaving, measures, mistakes, outcome, rto, standing, timeline
+from perdure.evaluation import canonical, coldtable, course, headline, leaving, measures, mistakes, outcome, rto, standing, timeline, window
 from perdure.evaluation.coldtable import ColdStart
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.headline import Headline
@@ -20,6 +20,7 @@ from perdure.evaluation.outcome import RecipeOutcome
 from perdure.evaluation.paper import Amendment, Change, Lock
 from perdure.evaluation.standing import Standing
 from perdure.evaluation.timeline import Timeline
+from perdure.evaluation.window import ArmHours
 from perdure.model.evaluation import Arm, Environment, EventKind, MeasureResult, Mistake, RtoStatement, Run
 
 FORMAT = 1
@@ -68,6 +69,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     unamended: tuple[Change, ...]
     problems: tuple[str, ...]
     measures: tuple[MeasureResult, ...]
+    window: tuple[ArmHours, ...]
+    """All hours of each arm, summed."""
     rto: tuple[RtoStatement, ...]
     timelines: tuple[Timeline, ...]
     cold_start: ColdStart
@@ -105,6 +108,7 @@ def build(found: Standing, findings: Findings, exit_tests: Sequence[ExitTest]) -
         unamended=found.unamended,
         problems=problems,
         measures=findings.measures,
+        window=window.summarise(runs),
         rto=findings.rto,
         timelines=timeline.of_runs(run for run in runs if course.counts(run)),
         cold_start=cold,

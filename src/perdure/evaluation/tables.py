@@ -17,6 +17,7 @@ from perdure.evaluation import wording
 from perdure.evaluation.coldtable import ColdStart
 from perdure.evaluation.outcome import RecipeOutcome
 from perdure.evaluation.report import Report
+from perdure.evaluation.window import ArmHours
 from perdure.evaluation.wording import UNKNOWN
 from perdure.model.evaluation import Arm, MeasureResult
 from perdure.report.grid import Column, bullets, heading, print_grid, say
@@ -31,6 +32,8 @@ def print_report(report: Report, console: Console) -> None:
     say(report.headline.text, console)
     bullets("In doubt, since", [printable(line) for line in report.headline.doubts], console)
     _print_measures(report.measures, console)
+    bullets("Not measured", list(_lacks(report.measures)), console)
+    _print_window(report.window, console)
     bullets("Recovery time, as a statement", [one.statement for one in report.rto], console)
     print_cold(report.cold_start, console)
     print_matrix(report.matrix, console)
@@ -166,6 +169,35 @@ def _measure_row(one: MeasureResult) -> list[str]:
         wording.runs_needed(one),
         wording.basis(one),
     ]
+
+
+def _lacks(measures: Sequence[MeasureResult]) -> Iterator[str]:
+    for one in measures:
+        if not one.points:
+            yield printable(f"{wording.name(one.kind)}: {'; '.join(wording.lacks(one))}")
+
+
+def _print_window(hours: Sequence[ArmHours], console: Console) -> None:
+    if not hours:
+        return
+    heading(f"All {hours[0].unit} of the window, summed", console)
+    names = ("runs", "allocated", "delivered", "share", "again", "saving", "down", "other")
+    print_grid(
+        [Column("side", left=True), *map(Column, names)],
+        [
+            [
+                one.arm.value,
+                f"{one.runs}",
+                *map(wording.hours, (one.allocated, one.delivered)),
+                wording.quantity(one.share, "share"),
+                *map(wording.hours, (one.recomputed, one.checkpoints, one.down, one.other)),
+            ]
+            for one in hours
+        ],
+        console,
+    )
+    for one in hours:
+        say(printable(f"{one.arm.value}: hours from {one.source}; device busy: {wording.device(one)}."), console)
 
 
 def _amendments(report: Report) -> Iterator[str]:

@@ -12,6 +12,7 @@ import msgspec
 
 from perdure.base import text, units
 from perdure.evaluation.headline import NAMES
+from perdure.evaluation.window import ArmHours
 from perdure.model.advice import Interval
 from perdure.model.evaluation import Arm, MeasureKind, MeasureResult, Outcome, Threshold
 from perdure.report import figures
@@ -35,11 +36,11 @@ def quantity(value: float | None, unit: str) -> str:
         return figures.percent(value)
     if unit == "s":
         return seconds(value)
-    return f"{_hours(value)} {unit}"
+    return f"{hours(value)} {unit}"
 
 
-def _hours(value: float) -> str:
-    """Three figures, since what few runs lose is little; without an exponent down to a millionth."""
+def hours(value: float) -> str:
+    """Format hours: three figures, since what few runs lose is little; without an exponent down to a millionth."""
     size = abs(value)
     if size >= 99.95 or value == 0 or size < 1e-6:
         return figures.amount(value)
@@ -107,10 +108,20 @@ def runs_needed(result: MeasureResult) -> str:
     return f"{result.runs_needed:,}"
 
 
+def lacks(result: MeasureResult) -> tuple[str, ...]:
+    """Say, of a measure that no run gave a value of, why: each reason once, with how many runs or interruptions it is of."""
+    if result.points:
+        return ()
+    codes: dict[str, list[str]] = {}
+    for one in result.unmeasured:
+        codes.setdefault(one.code, []).append(one.reason)
+    return tuple(f"{len(reasons)} × {reasons[0]}" for reasons in codes.values()) or ("no run of an arm counts",)
+
+
 def basis(result: MeasureResult) -> str:
     """Label a measure: measured, or how many of its points are extrapolated."""
     if not result.points:
-        return "no data"
+        return "not measured"
     guessed = sum(one.basis == "extrapolated" for one in result.points)
     return f"{guessed} of {len(result.points)} extrapolated" if guessed else "measured"
 
@@ -123,6 +134,13 @@ def formulas(result: MeasureResult) -> tuple[str, ...]:
 def name(kind: MeasureKind) -> str:
     """Name a measure."""
     return NAMES[kind]
+
+
+def device(hours: ArmHours) -> str:
+    """Say how busy the device was, or that nobody measured it and why."""
+    if hours.device is None:
+        return f"not measured: {hours.why_no_device}"
+    return f"{figures.percent(hours.device)} (measured in {hours.device_runs} of {hours.runs} runs)"
 
 
 def ratio(value: float | None) -> str:
