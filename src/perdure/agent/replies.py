@@ -39,6 +39,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     event: Event | None = None
     suspended: bool = False
     ended: Ended | None = None
+    refused: ErrorDocument | None = None
+    """What the agent says that starts no seat."""
 
 
 def encode(reply: Reply) -> bytes:

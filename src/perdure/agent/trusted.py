@@ -23,3 +23,5 @@ class Trusted(msgspec.Struct, frozen=True, kw_only=True):
     """Which job of which scheduler, for the audit log."""
     caller_pid: int | None = None
     """Who asked, by the host, for the audit log."""
+    limits: tuple[tuple[int, int, int], ...] = ()
+    """Resource, soft and hard limit of what the workload may use; where none is named, this process's."""

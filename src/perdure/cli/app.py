@@ -40,6 +40,7 @@ COMMANDS: dict[str, str] = {
     "restore": "perdure.cli.restore:restore",
     "stop": "perdure.cli.stop:stop",
     "rm": "perdure.cli.rm:rm",
+    "agent": "perdure.cli.agent:agent",
     "doctor": "perdure.cli.doctor:doctor",
     "advise": "perdure.cli.advise:advise",
     "decide": "perdure.cli.decide:decide",

@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from perdure import errors
-from perdure.cli import console, findings
+from perdure.cli import agent_check, agent_side, console, findings
 
 if TYPE_CHECKING:
     from perdure.base import settings
@@ -56,7 +56,11 @@ def check(
     if (target is None) == (restore is None):
         raise errors.UsageError("name one thing to check", hint="perdure check NAME, perdure check PID, or perdure check --restore ID")
     values = console.load_settings(common, store=store, key_file=None if key_file is None else str(key_file), cpu_check=cpu_check)
-    if restore is not None:
+    agent = agent_side.find(values)
+    if agent is not None:
+        agent_side.refuse(values, "store", "key-file")
+        agent_check.check(agent, common, target, restore, outputs=outputs, tcp=tcp, cpu_check=cpu_check)
+    elif restore is not None:
         _check_restore(common, values, restore)
     else:
         _check_save(common, values, str(target), outputs=outputs, tcp=tcp)

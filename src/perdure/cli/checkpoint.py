@@ -10,8 +10,10 @@ import msgspec
 from cyclopts import Parameter
 
 from perdure import errors
+from perdure.agent import asked
 from perdure.base import units
-from perdure.cli import console, keep
+from perdure.cli import agent_side, console, keep
+from perdure.model.checkpoint import check_name
 from perdure.supervisor import control, lock, messages
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.messages import Event
@@ -22,17 +24,23 @@ def checkpoint(
     name: keep.Name,
     *,
     stop: Annotated[bool, Parameter(negative="", help="End the workload once it is saved.")] = False,
+    user: agent_side.User = None,
     common: console.Common = console.Common(),
 ) -> None:
     """Save a running workload, and wait until the checkpoint is durable.
 
     With --json, what goes on is told on stderr, one event a line, and the checkpoint on stdout.
     """
-    folders = keep.where(console.load_settings(common))
-    keep.require(folders, name)
-    require_running(folders, name)
+    values = console.load_settings(common)
+    agent = agent_side.find(values, user)
     with _Watching(common) as watching:
-        answer = control.ask(folders.socket(name), messages.Checkpoint(stop=stop), on_event=watching.see, patience_s=None)
+        if agent is None:
+            folders = keep.where(values)
+            keep.require(folders, name)
+            require_running(folders, name)
+            answer = control.ask(folders.socket(name), messages.Checkpoint(stop=stop), on_event=watching.see, patience_s=None)
+        else:
+            answer = msgspec.convert(agent.ask(asked.Checkpoint(name=check_name(name), stop=stop), watching.see), messages.Answer)
     saved = answer.checkpoint
     if saved is None:
         raise errors.CheckpointFailed(f"{name} ended before it was saved", hint="see perdure ps")

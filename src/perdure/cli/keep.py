@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -15,8 +15,7 @@ from perdure import errors
 from perdure.base import settings, units
 from perdure.cli import console
 from perdure.model.checkpoint import check_name
-from perdure.store import life_records
-from perdure.supervisor import folders, interval, place, state
+from perdure.supervisor import folders, place, quantities, state
 from perdure.supervisor.record import Workload
 from perdure.supervisor.voice import Voice
 
@@ -49,18 +48,8 @@ def store(
         key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
         cache=str(found.cache),
         threads=console.threads(values) or min(_SAVER_THREADS, os.cpu_count() or 1),
-        lease_ttl_s=lease_ttl_s(values["lease-ttl"].value),
+        lease_ttl_s=quantities.lease_ttl_s(values["lease-ttl"].value),
     )
-
-
-def lease_ttl_s(text: str | None) -> float | None:
-    """Read the setting ``lease-ttl``, in seconds; None: it is not set. Raises `errors.QuantityError`."""
-    if text is None:
-        return None
-    seconds = positive(text, "lease-ttl")
-    if seconds > life_records.UNREADABLE_TTL_S:
-        raise errors.QuantityError(f"lease-ttl: {text!r} is too long", hint=f"give at most {life_records.UNREADABLE_TTL_S:g}s")
-    return seconds
 
 
 def require(found: folders.Folders, name: str) -> Workload:
@@ -70,26 +59,6 @@ def require(found: folders.Folders, name: str) -> Workload:
         raise errors.WorkloadMissing(f"there is no workload {name!r} on this machine", hint="perdure ps lists them")
     with state.opened(found.database) as database:
         return database.require(name)
-
-
-def every(text: str) -> float | Literal["auto", "never"]:
-    """Read ``--every``: seconds, ``auto`` or ``never``. Raises `errors.QuantityError`."""
-    match text.strip().lower():
-        case "auto":
-            return "auto"
-        case "never":
-            return "never"
-    seconds = units.parse_duration(text, name="--every")
-    if seconds < interval.LEAST_S:
-        raise errors.QuantityError(f"--every: {text!r} is shorter than a second", hint="give auto, never, or a duration such as 10m")
-    return seconds
-
-
-def before_end(text: str | None) -> float | Literal["auto"] | None:
-    """Read ``--before-end``: seconds or ``auto``. Raises `errors.QuantityError`."""
-    if text is None or text.strip().lower() == "auto":
-        return "auto" if text is not None else None
-    return units.parse_duration(text, name="--before-end")
 
 
 def end_ns(text: str | None, environ: Mapping[str, str]) -> int | None:
@@ -108,14 +77,6 @@ def end_ns(text: str | None, environ: Mapping[str, str]) -> int | None:
     except ValueError as error:
         raise errors.QuantityError(f"--end-time: cannot read {text!r} as a time", hint=hint) from error
     return math.floor(moment.astimezone(datetime.UTC).timestamp() * 1e9)
-
-
-def positive(text: str, flag: str) -> float:
-    """Read a duration above 0 given with `flag`, in seconds. Raises `errors.QuantityError`."""
-    seconds = units.parse_duration(text, name=flag)
-    if seconds <= 0:
-        raise errors.QuantityError(f"{flag}: {text!r} must be above 0", hint=f"write it like {units.DURATION_EXAMPLES}")
-    return seconds
 
 
 def duration(text: str, flag: str) -> float:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 from rich.table import Table
 
 from perdure import errors
-from perdure.base import units
-from perdure.cli import console, keep
+from perdure.agent import asked
+from perdure.base import settings, units
+from perdure.cli import agent_side, console, keep
 from perdure.supervisor import listing, state
 from perdure.supervisor.listing import Listed
 
 
 def ps(
     *names: Annotated[str, Parameter(help="Only these workloads.")],
+    user: agent_side.User = None,
     common: console.Common = console.Common(),
 ) -> None:
     """List the workloads of this machine: how they are, and how much of each is safe.
@@ -24,20 +27,8 @@ def ps(
     States: starting, running; stopped and lost, which the next run goes on with; completed and failed, which it starts anew.
     """
     values = console.load_settings(common)
-    folders = keep.where(values)
-    if not folders.database.exists():
-        found: tuple[Listed, ...] = ()
-    else:
-        with state.opened(folders.database) as database:
-            for name in names:
-                database.require(name)
-            known = [one for one in database.workloads() if not names or one.name in names]
-            found = listing.look(
-                known,
-                folders,
-                place=lambda one: keep.store(values, folders, known=one.store, known_key=one.options.key_file),
-                doubt=lambda one, error: console.note(common, f"perdure: {one.name}: {console.printable(str(error))}"),
-            )
+    agent = agent_side.find(values, user)
+    found = _look(common, values, names) if agent is None else _ask(common, agent, names)
     if names and not found:
         raise errors.WorkloadMissing(f"there is no workload {names[0]!r} on this machine", hint="perdure ps lists all")
     now_ns = time.time_ns()
@@ -46,6 +37,34 @@ def ps(
         return
     if found:
         console.out().print(_table(found, now_ns))
+
+
+def _look(common: console.Common, values: dict[str, settings.Value], names: tuple[str, ...]) -> tuple[Listed, ...]:
+    """Look at this user's own workloads."""
+    folders = keep.where(values)
+    if not folders.database.exists():
+        return ()
+    with state.opened(folders.database) as database:
+        for name in names:
+            database.require(name)
+        return listing.look(
+            [one for one in database.workloads() if not names or one.name in names],
+            folders,
+            place=lambda one: keep.store(values, folders, known=one.store, known_key=one.options.key_file),
+            doubt=lambda one, error: _doubt(common, one.name, str(error)),
+        )
+
+
+def _ask(common: console.Common, agent: agent_side.Agent, names: tuple[str, ...]) -> tuple[Listed, ...]:
+    """Ask the agent for them."""
+    answer = agent.ask(asked.Ps(names=names))
+    for one in answer["doubts"]:
+        _doubt(common, one["name"], one["message"])
+    return msgspec.convert(answer["workloads"], tuple[Listed, ...])
+
+
+def _doubt(common: console.Common, name: str, message: str) -> None:
+    console.note(common, f"perdure: {name}: {console.printable(message)}")
 
 
 def _document(one: Listed, now_ns: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from perdure import errors
-from perdure.cli import console, keep
+from perdure.cli import agent_run, agent_side, console, keep
 from perdure.model.checkpoint import CheckpointId, check_name
 
 
@@ -42,6 +42,19 @@ def restore(
     if origin is not None and origin.workload != name:
         raise errors.UsageError(f"{origin} is no checkpoint of {name}", hint="perdure store ls shows which there are")
     values = console.load_settings(common, store=store, key_file=key_file, cpu_check=cpu_check)
+    end = keep.end_ns(end_time, os.environ)
+    agent = agent_side.find(values)
+    if agent is not None:
+        agent_side.refuse(values, "store", "key-file")
+        options: list[agent_run.Option] = [
+            ("name", name),
+            ("from", from_),
+            ("must-resume", "1"),
+            ("cpu-check", cpu_check),
+            ("detach", agent_run.flag(detach)),
+            ("end-ns", str(end) if end is not None else None),
+        ]
+        return agent_run.run(agent.path, (), dict(os.environ), options, common, events=events)
     wanted = Wanted(
         name=name,
         command=(),
@@ -50,6 +63,9 @@ def restore(
         options=None,
         origin=origin,
         must_resume=True,
-        end_ns=keep.end_ns(end_time, os.environ),
+        end_ns=end,
     )
-    return start.run(wanted, keep.setup(values, keep.where(values)), detach=detach, voice=keep.voice(common, events))
+    try:
+        return start.run(wanted, keep.setup(values, keep.where(values)), detach=detach, voice=keep.voice(common, events))
+    except errors.EnvironmentUnfit as error:
+        raise agent_side.without(error, values) from error

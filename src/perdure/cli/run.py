@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from perdure import errors
-from perdure.cli import console, keep
+from perdure.cli import agent_run, agent_side, console, keep
 from perdure.model.checkpoint import check_name
 
 
@@ -48,7 +48,7 @@ def run(
 
       perdure run --every 10m -- python train.py --epochs 90
     """
-    from perdure.supervisor import start
+    from perdure.supervisor import quantities, start
     from perdure.supervisor.environment import read
     from perdure.supervisor.record import Options
     from perdure.supervisor.wanted import Wanted
@@ -64,25 +64,50 @@ def run(
     for path in env_file:
         environment |= read(path, os.environ)
     values = console.load_settings(common, store=store, key_file=key_file)
+    if name is not None:
+        check_name(name)
+    agent = agent_side.find(values)
+    if agent is not None:
+        agent_side.refuse(values, "store", "key-file")
+        if adopt is not None or metrics is not None:
+            raise errors.Unsupported("--adopt and --metrics are root's alone", hint="leave them out; for figures, read --events")
+        options: list[agent_run.Option] = [
+            ("name", name),
+            ("every", every),
+            ("mttf", mttf),
+            ("before-end", before_end),
+            ("keep", str(keep_)),
+            *(("outputs", path) for path in keep.absolute(outputs)),
+            ("probe", probe),
+            ("tcp", tcp),
+            ("grace", grace),
+            ("fresh", agent_run.flag(fresh)),
+            ("detach", agent_run.flag(detach)),
+            ("end-ns", str(end) if end is not None else None),
+        ]
+        return agent_run.run(agent.path, command, environment, options, common, events=events)
     folders = keep.where(values)
     wanted = Wanted(
-        name=check_name(name) if name is not None else None,
+        name=name,
         command=command,
         working_directory=os.getcwd(),
         environment=environment,
         options=Options(
-            every=keep.every(every),
-            mttf_s=keep.positive(mttf, "--mttf") if mttf is not None else None,
-            before_end=keep.before_end(before_end),
+            every=quantities.every(every),
+            mttf_s=quantities.positive(mttf, "--mttf") if mttf is not None else None,
+            before_end=quantities.before_end(before_end),
             keep=keep_,
             outputs=keep.absolute(outputs),
             probe=probe,
             tcp=tcp,
-            grace_s=keep.positive(grace, "--grace"),
+            grace_s=quantities.positive(grace, "--grace"),
         ),
         fresh=fresh,
         adopt=adopt,
         end_ns=end,
         metrics=keep.metrics(metrics),
     )
-    return start.run(wanted, keep.setup(values, folders), detach=detach, voice=keep.voice(common, events))
+    try:
+        return start.run(wanted, keep.setup(values, folders), detach=detach, voice=keep.voice(common, events))
+    except errors.EnvironmentUnfit as error:
+        raise agent_side.without(error, values) from error

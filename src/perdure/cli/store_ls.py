@@ -8,8 +8,9 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from perdure import errors
+from perdure.agent import asked
 from perdure.base import units
-from perdure.cli import console, store_open
+from perdure.cli import agent_side, console, store_open
 from perdure.model.checkpoint import CheckpointId, Manifest, check_name
 from perdure.store import pins
 from perdure.store.repository import Repository
@@ -21,6 +22,7 @@ def ls(
     *,
     store: store_open.StoreOption = None,
     key_file: store_open.KeyFileOption = None,
+    user: agent_side.User = None,
     common: console.Common = console.Common(),
 ) -> None:
     """List the checkpoints of a store, oldest first, with their sizes: as they were, as stored, and what each one added.
@@ -31,9 +33,13 @@ def ls(
 
       perdure store ls --store s3://checkpoints/team --json
     """
-    with store_open.opened(common, store, key_file) as (repository, _):
-        names = repository.workloads() if name is None else (check_name(name),)
-        found = [(one, _head(repository, one), one in pinned) for each in names for pinned, one in _each(repository, each)]
+    agent = agent_side.find_for_store(common, store, key_file, user)
+    if agent is None:
+        with store_open.opened(common, store, key_file) as (repository, _):
+            names = repository.workloads() if name is None else (check_name(name),)
+            found = [(one, _head(repository, one), one in pinned) for each in names for pinned, one in _each(repository, each)]
+    else:
+        found = [agent_side.listed(one) for one in agent.ask(asked.StoreList(name=name))["checkpoints"]]
     if name is not None and not found:
         raise errors.WorkloadMissing(f"the store has no checkpoint of {name}", hint="perdure store ls lists what it has")
     if common.json:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
+from perdure.agent import asked
 from perdure.base import units
-from perdure.cli import console, store_open
+from perdure.cli import agent_side, console, store_open
 from perdure.model.checkpoint import Manifest
 from perdure.store import pins
 
@@ -19,6 +20,7 @@ def show(
     *,
     store: store_open.StoreOption = None,
     key_file: store_open.KeyFileOption = None,
+    user: agent_side.User = None,
     common: console.Common = console.Common(),
 ) -> None:
     """Print what a checkpoint holds: its processes, open files and connections, its sizes by part and its durations by phase.
@@ -29,20 +31,26 @@ def show(
 
       perdure store show train-7b@3.12 --json
     """
-    with store_open.opened(common, store, key_file) as (repository, _):
-        chosen = store_open.choose(repository, checkpoint)
-        manifest = repository.head(chosen)
-        packs = repository.packs_of(chosen)
-        pinned = chosen in pins.pinned(repository, chosen.workload)
+    agent = agent_side.find_for_store(common, store, key_file, user)
+    if agent is None:
+        with store_open.opened(common, store, key_file) as (repository, _):
+            chosen = store_open.choose(repository, checkpoint)
+            manifest = repository.head(chosen)
+            packs = len(repository.packs_of(chosen))
+            pinned = chosen in pins.pinned(repository, chosen.workload)
+    else:
+        answer = agent.ask(asked.StoreShow(checkpoint=checkpoint))
+        _, manifest, pinned = agent_side.shown(answer)
+        packs = answer["packs"]
     if common.json:
-        console.print_json(store_open.document(manifest, pinned=pinned) | {"packs": len(packs)})
+        console.print_json(store_open.document(manifest, pinned=pinned) | {"packs": packs})
         return
     out = console.out()
     facts = Table(show_header=False, box=None, pad_edge=False)
     for name, value in _facts(manifest):
         facts.add_row(name, console.printable(value))
     facts.add_row("pinned", "yes" if pinned else "no")
-    facts.add_row("packs", str(len(packs)))
+    facts.add_row("packs", str(packs))
     out.print(facts)
     for table in (_sizes(manifest), _durations(manifest), _processes(manifest), _outputs(manifest), _connections(manifest)):
         if table.row_count:

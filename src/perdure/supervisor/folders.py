@@ -69,14 +69,17 @@ class Folders(msgspec.Struct, frozen=True):
 
     def make(self, name: str) -> None:
         """Make the folders of the workload `name`. Raises `errors.OutputError`."""
+        self.make_roots()
+        for path, mode in ((self.workload(name), _PRIVATE), (self.cache, _PRIVATE), (self.live(name), _ENTERED)):
+            _make(path, mode)
+
+    def make_roots(self) -> None:
+        """Make the folders that hold those of all workloads. Raises `errors.OutputError`."""
         for path, mode in (
             *self._above(),
             (self.state, _PRIVATE),
             (self.state / "workloads", _PRIVATE),
-            (self.workload(name), _PRIVATE),
-            (self.cache, _PRIVATE),
             (self.run, _LISTED if self.user is None else _ENTERED),
-            (self.live(name), _ENTERED),
         ):
             _make(path, mode)
 

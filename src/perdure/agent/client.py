@@ -1,0 +1,128 @@
+"""The user's side of the agent: ask it something. Called by the everyday commands of whoever is not root; `waiting` asks for a seat.
+
+The other side has to be root: a socket that another user made would be told what is in this one's environment.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from perdure import errors
+from perdure.agent import asked
+from perdure.agent.asked import Asked, Reply
+from perdure.supervisor import wire
+from perdure.supervisor.messages import Event
+
+SOCKET = "/run/perdure/agent.sock"
+
+_CREDENTIALS = struct.Struct("iII")
+_CONNECT_S = 30.0
+_HINT = "see whether perdure agent runs: systemctl status perdure-agent"
+_CHUNK_BYTES = 1 << 16
+
+
+def connect(path: str) -> socket.socket:
+    """Connect to the agent that listens at `path`. Raises `errors.AgentUnavailable`, and `errors.InputDenied` when it is not root's."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.settimeout(_CONNECT_S)
+        connection.connect(path)
+        connection.settimeout(None)
+        _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if uid != 0:
+            raise errors.InputDenied(f"at {path} listens user {uid}, and not root", hint="give the agent's socket: setting agent-socket")
+    except OSError as error:
+        connection.close()
+        raise errors.AgentUnavailable(f"no agent answers at {path}: {error.strerror or error}", hint=_HINT) from error
+    except errors.PerdureError:
+        connection.close()
+        raise
+    return connection
+
+
+class Answering:
+    """A request that was sent, until it is answered; use it in a ``with`` statement."""
+
+    def __init__(self, path: str, what: asked.What, *, user: int | None = None) -> None:
+        self._message = asked.encode(Asked(what=what, user=user))
+        self._connection = connect(path)
+        self._buffer = bytearray()
+        self._descriptors: list[int] = []
+
+    def __enter__(self) -> Answering:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._connection.close()
+
+    def answer(self, on_event: Callable[[Event], None] = lambda _event: None) -> dict[str, Any]:
+        """Return the answer. Raises what the agent refuses with, and `errors.AgentUnavailable` when it goes away."""
+        try:
+            self._send()
+            while True:
+                reply = self._reply()
+                if reply.event is not None:
+                    on_event(reply.event)
+                if reply.refused is not None:
+                    raise wire.error(reply.refused)
+                if reply.answer is not None:
+                    return reply.answer
+        except (OSError, msgspec.DecodeError) as error:
+            raise errors.AgentUnavailable(f"the agent does not answer: {error}", hint=_HINT) from error
+
+    def descriptor(self) -> int:
+        """Return the descriptor that came with the answer, the caller's to close. Raises `errors.AgentUnavailable` when there was none."""
+        if not self._descriptors:
+            raise errors.AgentUnavailable("the agent handed nothing over", hint="use the same Perdure on both sides")
+        return self._descriptors.pop()
+
+    def is_over(self, patience_s: float) -> bool:
+        """Wait at most `patience_s` for the agent to hang up, and tell whether it has."""
+        self._connection.settimeout(patience_s)
+        try:
+            while self._connection.recv(_CHUNK_BYTES):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def _send(self) -> None:
+        try:
+            self._connection.sendall(self._message, socket.MSG_NOSIGNAL)
+        except OSError:
+            return  # it may have said why it does not listen
+
+    def _reply(self) -> Reply:
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > asked.MOST_LINE_BYTES:
+                raise errors.AgentUnavailable("the agent says too much at once", hint="use the same Perdure on both sides")
+            piece, found, _, _ = socket.recv_fds(self._connection, _CHUNK_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            self._descriptors += found
+            if not piece:
+                raise errors.AgentUnavailable("the agent hung up without an answer", hint="its log says why")
+            self._buffer += piece
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
+        return asked.decode_reply(line)
+
+
+def ask(path: str, what: asked.What, *, user: int | None = None, on_event: Callable[[Event], None] = lambda _event: None) -> dict[str, Any]:
+    """Ask the agent at `path` for `what`, about the workloads of `user` (None: one's own), and return its answer.
+
+    Raises what it refuses with, and `errors.AgentUnavailable`.
+    """
+    with Answering(path, what, user=user) as answering:
+        return answering.answer(on_event)
+
+
+def listens(path: str) -> bool:
+    """Tell whether there is an agent's socket at `path`."""
+    return os.path.exists(path)

@@ -1,0 +1,301 @@
+"""What the agent does for a process besides starting seats: looking, saving, ending, forgetting, and reading the user's own store.
+
+Called by `worker`, in a process of its own for each request. Everything goes through the folders and the repository of one user: what is
+another's is not refused, it is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from perdure import errors
+from perdure._version import __version__
+from perdure.agent import asked, checks, slots
+from perdure.agent.asked import Asked, Reply
+from perdure.agent.caller import Caller
+from perdure.agent.site import Site
+from perdure.model.checkpoint import NAME, CheckpointId, Manifest, Owner, check_name
+from perdure.store import gc, lock_records, pins, prune, verify
+from perdure.store.owners import Linux
+from perdure.store.repository import Repository
+from perdure.store.retention import Rules
+from perdure.supervisor import control, listing, lock, messages, place, removal, state, wire
+from perdure.supervisor.messages import Answer
+from perdure.supervisor.place import Place
+from perdure.supervisor.record import Workload
+
+_TELL_S = 30.0
+"""A client that does not read for so long is given up."""
+_MARGIN_S = 60.0
+_MOST_GRACE_S = 86400.0
+_LOG_CHUNK_S = 0.2
+
+Document = dict[str, Any]
+
+
+class Deed:
+    """One request of `caller` about the workloads of `owner`."""
+
+    def __init__(self, channel: socket.socket, caller: Caller, owner: Owner, site: Site) -> None:
+        self.channel = channel
+        self.caller = caller
+        self.owner = owner
+        self.site = site
+        self.folders = site.folders_of(owner)
+
+    def do(self, what: asked.What) -> Document:
+        """Do it, and return the answer. Raises what forbids it."""
+        found: Document = _do(what, self)
+        return found
+
+    def known(self, name: str) -> Workload:
+        """Return the workload `name`. Raises `errors.WorkloadMissing`, as for one of another user."""
+        check_name(name)
+        if not self.folders.database.exists():
+            raise errors.WorkloadMissing(f"there is no workload {name!r} on this machine", hint="perdure ps lists them")
+        with state.opened(self.folders.database) as database:
+            return database.require(name)
+
+    def running(self, name: str) -> Workload:
+        """Return the workload `name`, which has a supervisor. Raises `errors.WorkloadMissing`."""
+        found = self.known(name)
+        if not lock.is_held(self.folders.lock(name)):
+            raise errors.WorkloadMissing(f"{name} is not running", hint="see perdure ps")
+        return found
+
+    def place(self) -> Place:
+        """Return where the owner's repository is."""
+        return self.site.place_of(self.owner)
+
+    @contextlib.contextmanager
+    def repository(self) -> Iterator[Repository]:
+        """Open the owner's repository while the block runs. Raises a store's errors."""
+        with place.opened(self.place()) as repository:
+            yield repository
+
+    def tell(self, event: messages.Event) -> None:
+        """Tell the caller that something goes on."""
+        asked.reply(self.channel, Reply(event=event), within_s=_TELL_S)
+
+
+def choose(repository: Repository, text: str) -> CheckpointId:
+    """Return the checkpoint that `text` names: one, or a workload's newest. Raises `errors.WorkloadMissing`, `errors.UsageError`."""
+    if not NAME.fullmatch(text):
+        return CheckpointId.parse(text)
+    there = repository.checkpoints(text)
+    if not there:
+        raise errors.WorkloadMissing(f"the store has no checkpoint of {text}", hint="perdure store ls lists what it has")
+    return there[-1]
+
+
+@functools.singledispatch
+def _do(what: Any, deed: Deed) -> Document:
+    raise AssertionError(f"{what} of {deed.owner} is none of what can be asked")
+
+
+@_do.register
+def _ps(what: asked.Ps, deed: Deed) -> Document:
+    doubts: list[Document] = []
+    if not deed.folders.database.exists():
+        found: tuple[listing.Listed, ...] = ()
+    else:
+        with state.opened(deed.folders.database) as database:
+            for name in what.names:
+                database.require(check_name(name))
+            known = [one for one in database.workloads() if not what.names or one.name in what.names]
+        found = listing.look(
+            known,
+            deed.folders,
+            place=lambda _one: deed.place(),
+            doubt=lambda one, error: doubts.append({"name": one.name, "message": str(error)}),
+        )
+    if what.names and not found:
+        raise errors.WorkloadMissing(f"there is no workload {what.names[0]!r} on this machine", hint="perdure ps lists all")
+    return {"workloads": msgspec.to_builtins(found), "doubts": doubts}
+
+
+@_do.register
+def _logs(what: asked.Logs, deed: Deed) -> Document:
+    deed.known(what.name)
+    try:
+        descriptor = os.open(deed.folders.log(what.name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise errors.WorkloadMissing(f"{what.name} has written nothing yet", hint="see perdure ps") from None
+    try:
+        answer = {"size_bytes": os.fstat(descriptor).st_size, "path": str(deed.folders.log(what.name))}
+        deed.channel.settimeout(_TELL_S)
+        # Read by the user's own process, which nothing keeps from reading slowly; it cannot be written through.
+        socket.send_fds(deed.channel, [wire.encode(Reply(answer=answer)) + b"\n"], [descriptor])
+    finally:
+        os.close(descriptor)
+    # The connection stays for as long as the workload has a supervisor, or the other side listens.
+    deed.channel.settimeout(_LOG_CHUNK_S)
+    while lock.is_held(deed.folders.lock(what.name)):
+        with contextlib.suppress(TimeoutError):
+            if not deed.channel.recv(1):
+                break
+    return {}
+
+
+@_do.register
+def _checkpoint(what: asked.Checkpoint, deed: Deed) -> Document:
+    deed.running(what.name)
+    wanted = messages.Checkpoint(stop=what.stop)
+    answer = control.ask(deed.folders.socket(what.name), wanted, on_event=deed.tell, patience_s=None)
+    return _answered(answer)
+
+
+@_do.register
+def _stop(what: asked.Stop, deed: Deed) -> Document:
+    deed.running(what.name)
+    if not 0 <= what.grace_s <= _MOST_GRACE_S:
+        raise errors.QuantityError(f"a grace of {what.grace_s} s is out of range", hint=f"give at most {_MOST_GRACE_S:g}s")
+    wanted = messages.Stop(grace_s=what.grace_s)
+    answer = control.ask(deed.folders.socket(what.name), wanted, on_event=deed.tell, patience_s=what.grace_s + _MARGIN_S)
+    return _answered(answer)
+
+
+def _answered(answer: Answer) -> Document:
+    found: Document = msgspec.to_builtins(answer)
+    return found
+
+
+@_do.register
+def _remove(what: asked.Remove, deed: Deed) -> Document:
+    deed.known(what.name)
+    where = deed.place() if what.checkpoints else None
+    with state.opened(deed.folders.database) as database:
+        removed = removal.remove(what.name, database, deed.folders, where)
+    return {"removed_checkpoints": [str(one) for one in removed]}
+
+
+@_do.register
+def _check(what: asked.Check, deed: Deed) -> Document:
+    known = deed.known(what.name) if what.name is not None else None
+    pid, found = checks.save(deed.site, deed.owner, what, known)
+    return {"pid": pid, "findings": msgspec.to_builtins(found)}
+
+
+@_do.register
+def _check_restore(what: asked.CheckRestore, deed: Deed) -> Document:
+    with deed.repository() as repository:
+        chosen = choose(repository, what.checkpoint)
+        found = checks.restore(deed.site, deed.owner, repository, chosen, what.cpu_check)
+    return {"checkpoint": str(chosen), "findings": msgspec.to_builtins(found)}
+
+
+@_do.register
+def _list(what: asked.StoreList, deed: Deed) -> Document:
+    try:
+        with deed.repository() as repository:
+            names = repository.workloads() if what.name is None else (check_name(what.name),)
+            found = [_listed(repository, one) for name in names for one in repository.checkpoints(name)]
+    except errors.StoreMissing:
+        found = []
+    if what.name is not None and not found:
+        raise errors.WorkloadMissing(f"the store has no checkpoint of {what.name}", hint="perdure store ls lists what it has")
+    return {"checkpoints": found}
+
+
+def _listed(repository: Repository, checkpoint: CheckpointId) -> Document:
+    listed: Document = {"id": str(checkpoint), "pinned": checkpoint in pins.pinned(repository, checkpoint.workload)}
+    try:
+        return listed | {"manifest": _plain(repository.head(checkpoint))}
+    except (errors.StoreCorrupt, errors.StoreFormat) as error:
+        return listed | {"error": msgspec.to_builtins(wire.document(error))}
+
+
+def _plain(manifest: Manifest) -> Document:
+    found: Document = msgspec.to_builtins(manifest)
+    return found
+
+
+@_do.register
+def _show(what: asked.StoreShow, deed: Deed) -> Document:
+    with deed.repository() as repository:
+        chosen = choose(repository, what.checkpoint)
+        return _listed(repository, chosen) | {"packs": len(repository.packs_of(chosen))}
+
+
+@_do.register
+def _verify(what: asked.StoreVerify, deed: Deed) -> Document:
+    with deed.repository() as repository:
+        result = verify.verify(repository, threads=1, found=lambda _damage: None, progress=lambda _how_far: None)
+    is_of: Callable[[CheckpointId], bool] = lambda one: what.name is None or one.workload == what.name  # noqa: E731
+    return {
+        "objects": result.objects,
+        "size_bytes": result.size_bytes,
+        "damaged": [{"object": one.key, "message": one.message} for one in result.damages],
+        "good": [str(one) for one in result.good if is_of(one)],
+        "lost": [str(one) for one in result.lost if is_of(one)],
+    }
+
+
+@_do.register
+def _pin(what: asked.StorePin, deed: Deed) -> Document:
+    with deed.repository() as repository:
+        chosen = choose(repository, what.checkpoint)
+        if what.unpin:
+            pins.unpin(repository, chosen)
+        else:
+            pins.pin(repository, chosen, note=what.note, surroundings=Linux())
+    return {"id": str(chosen), "pinned": not what.unpin}
+
+
+@_do.register
+def _prune(what: asked.StorePrune, deed: Deed) -> Document:
+    rules = Rules(what.keep_last, what.keep_for_s, what.max_bytes, what.damaged)
+    if rules == Rules():
+        raise errors.UsageError("prune needs a rule", hint="give --keep-last, --keep-for, --max-bytes or --damaged")
+    surroundings = Linux()
+    names = tuple(check_name(name) for name in what.names) or None
+    with deed.repository() as repository:
+        planned = prune.plan(repository, rules, workloads=names, surroundings=surroundings)
+        removed = () if what.dry_run else prune.apply(repository, planned, surroundings=surroundings)
+        _collect(repository, removed)
+    return {
+        "decisions": [{"id": str(one.id), "keep": one.keep, "reason": one.reason} for one in planned.decisions],
+        "removed": [str(one) for one in removed],
+        "kept_bytes": planned.kept_bytes,
+    }
+
+
+@_do.register
+def _delete(what: asked.StoreDelete, deed: Deed) -> Document:
+    chosen = CheckpointId.parse(what.checkpoint)
+    with deed.repository() as repository:
+        repository.head(chosen)
+        if chosen in lock_records.in_use(repository, Linux()):
+            raise errors.StoreLocked(f"{chosen} is in use", hint="try again later")
+        prune.remove(repository, chosen)
+        _collect(repository, (chosen,))
+    return {"id": str(chosen)}
+
+
+def _collect(repository: Repository, removed: tuple[CheckpointId, ...]) -> None:
+    """Free what only those needed; when somebody is at work in the store, the next collection does."""
+    if removed:
+        with contextlib.suppress(errors.StoreLocked):
+            gc.collect(repository, surroundings=Linux(), wait_s=0.0)
+
+
+@_do.register
+def _status(_what: asked.Status, deed: Deed) -> Document:
+    return {"version": __version__, "seats": slots.count(deed.folders.state), "most_seats": slots.MOST_OF_A_USER}
+
+
+def subject(wanted: Asked) -> dict[str, str | int | None]:
+    """Return what the audit log says of a request: what it is about."""
+    what = wanted.what
+    return {
+        "workload": getattr(what, "name", None),
+        "checkpoint": getattr(what, "checkpoint", None) if isinstance(getattr(what, "checkpoint", None), str) else None,
+        "target_pid": getattr(what, "pid", None),
+    }

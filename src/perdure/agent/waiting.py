@@ -1,0 +1,158 @@
+"""The user's process while a seat keeps its workload: its streams, its signals and its exit status are the workload's. Called by `run`.
+
+It hands its standard streams over, passes signals on, shows what is said, stops and goes on with its shell's job control, and ends as
+the workload ends. When it dies, the seat ends the workload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from perdure import errors
+from perdure.agent import client, replies
+from perdure.agent import request as requests
+from perdure.agent.relay import Relay
+from perdure.agent.replies import Ended, Reply
+from perdure.agent.request import Request
+from perdure.base import text
+from perdure.supervisor import signals, terminal, wire
+from perdure.supervisor.messages import Event
+from perdure.supervisor.reactor import READ, Reactor
+
+_CHUNK_BYTES = 1 << 16
+
+
+def run(path: str, request: Request, *, say: Callable[[str], None], on_event: Callable[[Event], None], detach: bool = False) -> int:
+    """Ask the agent at `path` for a seat, wait for the workload, and return what it ends with.
+
+    `say` is told what a person should know, `on_event` of events where `request` asks for them. With `detach` it returns 0 once the
+    workload runs.
+
+    Raises what the agent refuses with, and `errors.AgentUnavailable` when the seat goes away.
+    """
+    with contextlib.closing(Reactor()) as reactor, client.connect(path) as channel, signals.delivered(reactor) as inbox:
+        waiting = _Waiting(channel, reactor, say, on_event)
+        relay = Relay(reactor) if not detach and os.isatty(0) and os.isatty(1) else None
+        try:
+            _send(channel, request, (relay.theirs,) * 3 if relay is not None else _streams(detach=detach))
+            inbox.hand_to(waiting.pass_on)
+            waiting.wait(relay)
+        finally:
+            if relay is not None:
+                relay.leave()
+                relay.finish()
+    ended = waiting.ended
+    if ended is None:
+        raise errors.AgentUnavailable(
+            "the workload's supervisor ended without a word, and the workload with it",
+            hint="the next perdure run goes on from its checkpoint",
+        )
+    if ended.error is not None:
+        raise wire.error(ended.error)
+    return ended.status
+
+
+def _streams(*, detach: bool) -> tuple[int, int, int]:
+    """Return our standard streams; closed ones, and all of a workload in the background, lead nowhere."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+    def stream(number: int) -> int:
+        try:
+            os.fstat(number)
+        except OSError:
+            return null
+        return null if detach else number
+
+    return stream(0), stream(1), stream(2)
+
+
+def _send(channel: socket.socket, request: Request, streams: tuple[int, int, int]) -> None:
+    # An agent that refuses may have hung up by now, and has said why.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        requests.send(channel, request, streams)
+    sys.stdout.flush()
+
+
+class _Waiting:
+    """One workload that is waited for."""
+
+    def __init__(self, channel: socket.socket, reactor: Reactor, say: Callable[[str], None], on_event: Callable[[Event], None]) -> None:
+        self._channel = channel
+        self._reactor = reactor
+        self._say = say
+        self._on_event = on_event
+        self._relay: Relay | None = None
+        self._buffer = bytearray()
+        self._is_over = False
+        self.ended: Ended | None = None
+
+    def wait(self, relay: Relay | None) -> None:
+        """Wait until the workload has ended, or the seat is gone."""
+        self._relay = relay
+        self._reactor.watch(self._channel.fileno(), READ, self._read)
+        while self.ended is None and not self._is_over:
+            self._reactor.turn()
+        self._reactor.forget(self._channel.fileno())
+
+    def pass_on(self, number: int) -> None:
+        """A signal came: it is the workload's."""
+        if number == signal.SIGWINCH and self._relay is not None:
+            self._relay.fit()
+        with contextlib.suppress(OSError):
+            self._channel.send(bytes([number]), socket.MSG_NOSIGNAL)
+
+    def _read(self) -> None:
+        try:
+            content = self._channel.recv(_CHUNK_BYTES)
+        except OSError:
+            content = b""
+        if not content:
+            self._is_over = True
+            return
+        self._buffer += content
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = bytearray(rest)
+        if len(rest) > replies.MOST_LINE_BYTES:
+            raise errors.AgentUnavailable("the seat says too much at once", hint="use the same Perdure on both sides")
+        for line in lines:
+            try:
+                self._take(replies.decode(bytes(line)))
+            except msgspec.DecodeError as error:
+                raise errors.AgentUnavailable(
+                    f"the seat says something unknown: {error}", hint="use the same Perdure on both sides"
+                ) from error
+
+    def _take(self, reply: Reply) -> None:
+        if reply.said is not None:
+            self._say_it(reply.said)
+        if reply.event is not None:
+            self._on_event(reply.event)
+        if reply.started is not None and self._relay is not None:
+            self._relay.enter()
+        if reply.suspended:
+            self._suspend()
+        if reply.ended is not None:
+            self.ended = reply.ended
+        if reply.refused is not None:
+            self.ended = Ended(wire.error(reply.refused).exit_status, reply.refused)
+
+    def _say_it(self, words: str) -> None:
+        is_raw = self._relay is not None and self._relay.is_raw
+        self._say(f"perdure: {text.printable(words)}" + ("\r\n" if is_raw else "\n"))
+
+    def _suspend(self) -> None:
+        """The workload has stopped for its user: stop with it, and go on with it."""
+        if self._relay is not None:
+            self._relay.leave()
+        terminal.stop_ourselves()
+        if self._relay is not None:
+            self._relay.enter()
+        self.pass_on(signal.SIGCONT)
+        self.pass_on(signal.SIGWINCH)
