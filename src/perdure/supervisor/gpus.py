@@ -16,9 +16,10 @@ import msgspec
 from perdure import errors
 from perdure.checkpoint import tree
 from perdure.checkpoint.cuda import mapping, processes
-from perdure.checkpoint.cuda.contract import CudaProcess, Facts, Region
+from perdure.checkpoint.cuda.contract import CudaProcess, Facts, Region, State
 from perdure.checkpoint.cuda.helper import Helper
 from perdure.checkpoint.cuda.session import Limits, Session
+from perdure.checkpoint.preflight import gpu_states
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import CudaFact, GpuFact, GpuRegion, Manifest, Part
 from perdure.supervisor.saver import Item
@@ -207,6 +208,26 @@ class Gpus:
             Session.of_images(self._helper, found, regions, Limits(moved_bytes=moved_bytes)).resume(planned)
         except errors.WorkloadLost as error:
             raise errors.RestoreFailed(f"{_LEFT}: {error}", hint="see perdure doctor --gpu; the checkpoint is untouched") from error
+
+
+def wake(root: Tree) -> bool:
+    """Make the CUDA processes of a tree run whose supervisor was killed, if it left one locked or suspended.
+
+    Returns whether it had. Raises `errors.WorkloadLost`: they do not run. A tree without CUDA costs a look at its mappings.
+    """
+    try:
+        found = processes.find(tree.pids(root))
+    except errors.ProcessGone:
+        return False
+    if not found:
+        return False
+    with Helper() as helper:
+        states = gpu_states.asker(helper)(found)
+        left = [one for one in found if states.get(one.pid) not in (None, State.RUNNING)]
+        if left:
+            moved_bytes = sum(fact.resident_bytes for fact in tree.facts(root))
+            Session.left_behind(helper, [one for one in found if one.pid in states], Limits(moved_bytes=moved_bytes)).resume()
+    return bool(left)
 
 
 def _name(process: CudaProcess, region: Region) -> str:

@@ -22,6 +22,7 @@ from perdure.checkpoint import dump, tree
 from perdure.checkpoint import machine as steps
 from perdure.checkpoint.criu import netlock, run
 from perdure.checkpoint.tree import Tree
+from perdure.supervisor import gpus
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.record import LIVE, Operation, State, Workload
 from perdure.supervisor.state import Database
@@ -78,9 +79,23 @@ def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool
     if operation.pid is not None and operation.start_ticks is not None and operation.boot_id == boot_id:
         left = Tree(operation.pid, operation.start_ticks)
         if is_adopted:
-            dump.let_go_on(left, run_id)  # it does not end with its supervisor, and may have been left standing still
+            _let_go_on(left, run_id, voice)  # it does not end with its supervisor, and may have been left standing still
         else:
             _end(left)
+
+
+def _let_go_on(left: Tree, run_id: str, voice: Voice) -> None:
+    """See to it that a tree that outlived its supervisor runs, on its GPUs too."""
+    dump.let_go_on(left, run_id)
+    _wake(left, voice)
+
+
+def _wake(left: Tree, voice: Voice) -> None:
+    try:
+        if gpus.wake(left):
+            voice.say(f"GPU memory of process {left.pid} had been moved away: it is back, and the process runs")
+    except errors.WorkloadLost as error:
+        voice.say(f"{error}; end process {left.pid}, which cannot go on")
 
 
 def _end_criu(images: str, *, patience_s: float) -> None:
@@ -122,8 +137,9 @@ def _end_tree(record: Workload, boot_id: str, voice: Voice, adopting: int | None
         return
     if record.adopted:
         if record.pid == adopting:
+            _wake(left, voice)
             return
-        dump.let_go_on(left, "")
+        _let_go_on(left, "", voice)
         raise errors.WorkloadBusy(
             f"process {record.pid} of {record.name} runs on without its supervisor",
             hint=f"keep it again: perdure run --name {record.name} --adopt {record.pid}; or end it first",

@@ -18,11 +18,8 @@ from perdure.checkpoint.cuda.contract import Answer, CudaProcess, HeldDevice, Op
 from perdure.checkpoint.cuda.helper import Helper, unavailable
 from perdure.checkpoint.cuda.machine import Ask, Group, Phase, Told
 
-_LEAST_S = 60.0
 _SLOWEST_BYTES_S = 250e6
 """GPU memory is moved at least so fast, also over a bus that others use, or onto a busy disk: whoever takes longer hangs."""
-_BRIEF_S = 30.0
-"""What moves no memory is answered by then, or hangs."""
 _REMEDIES = {
     Trouble.TIMED_OUT: "work on the GPU did not end in time: a longer --gpu-lock, or a checkpoint between two steps",
     Trouble.NO_MEMORY: "see perdure doctor --gpu for free memory of host and GPUs, and whether MIG is on",
@@ -39,11 +36,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """For work on the GPU to come to an end, before anything is stopped for good. More than 0: 0 would be for ever."""
     moved_bytes: int = 0
     """About how much GPU memory is moved; the time allowed follows from it."""
+    answer_s: float = 30.0
+    """For everything else: a driver that has said nothing by then hangs."""
 
     @property
     def move_s(self) -> float:
         """Seconds that moving the memory of all processes may take."""
-        return _LEAST_S + self.moved_bytes / _SLOWEST_BYTES_S
+        return 2 * self.answer_s + self.moved_bytes / _SLOWEST_BYTES_S
 
 
 class Session:
@@ -72,6 +71,13 @@ class Session:
         session = cls(helper, found, limits)
         session.regions = regions
         session._group = machine.restored(session._processes)
+        return session
+
+    @classmethod
+    def left_behind(cls, helper: Helper, found: Iterable[CudaProcess], limits: Limits) -> Session:
+        """Take charge of processes that somebody who was killed left in states that are not known, to make them run."""
+        session = cls(helper, found, limits)
+        session._group, _ = machine.found(session._processes)
         return session
 
     @property
@@ -177,10 +183,10 @@ class Session:
     def _limit_s(self, operation: Operation) -> float:
         match operation:
             case Operation.LOCK:
-                return self._limits.lock_s + _BRIEF_S
+                return self._limits.lock_s + self._limits.answer_s
             case Operation.CHECKPOINT | Operation.RESTORE:
                 return self._limits.move_s
-        return _BRIEF_S
+        return self._limits.answer_s
 
     def _name(self, pid: int | None) -> str:
         process = self._processes.get(pid or 0)
