@@ -185,6 +185,56 @@ void task_keep(const struct seat *seat)
 	see_off(seat->pid);
 }
 
+/* Slurm lays the user's limits on a task only after this: they come in the environment until then. The seat reads them off this process,
+ * which stands where the command would. Returns the environment without them.
+ */
+static struct words take_limits(struct words environment)
+{
+	static const struct {
+		const char *name;
+		int resource;
+	} limits[] = {
+		{"CPU", RLIMIT_CPU},
+		{"FSIZE", RLIMIT_FSIZE},
+		{"DATA", RLIMIT_DATA},
+		{"STACK", RLIMIT_STACK},
+		{"CORE", RLIMIT_CORE},
+		{"NPROC", RLIMIT_NPROC},
+		{"RSS", RLIMIT_RSS},
+		{"NOFILE", RLIMIT_NOFILE},
+		{"MEMLOCK", RLIMIT_MEMLOCK},
+		{"AS", RLIMIT_AS},
+	};
+	static const char prefix[] = "SLURM_RLIMIT_";
+	char **kept = malloc((environment.count + 1) * sizeof *kept);
+	size_t count = 0;
+
+	if (!kept)
+		return environment;
+	for (size_t each = 0; each < environment.count; each++) {
+		const char *item = environment.items[each], *name = item + sizeof prefix - 1, *equals = strchr(item, '=');
+		struct rlimit limit;
+
+		if (!equals || strncmp(item, prefix, sizeof prefix - 1)) {
+			kept[count++] = environment.items[each];
+			continue;
+		}
+		for (size_t which = 0; which < sizeof limits / sizeof *limits; which++) {
+			size_t length = strlen(limits[which].name);
+
+			if (length != (size_t)(equals - name) || strncmp(name, limits[which].name, length))
+				continue;
+			if (getrlimit(limits[which].resource, &limit))
+				continue;
+			limit.rlim_cur = strtoull(equals + 1, NULL, 10);
+			if (limit.rlim_cur > limit.rlim_max)
+				limit.rlim_cur = limit.rlim_max;
+			setrlimit(limits[which].resource, &limit);
+		}
+	}
+	return (struct words){kept, count};
+}
+
 static void end_with(int status, bool is_batch)
 {
 	struct rlimit none = {0, 0};
@@ -218,6 +268,7 @@ void task_hand_over(const struct seat *seat, struct words argv, struct words env
 		sigaddset(&ours, passed_on[each]);
 	sigprocmask(SIG_BLOCK, &ours, &before);
 	signals = signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC);
+	environment = take_limits(environment);
 	if (talk.line && signals >= 0 && getcwd(cwd, sizeof cwd) && request_send(seat->channel, cwd, mask, argv, environment))
 		converse(&talk, signals, seat->channel);
 	else

@@ -1,0 +1,122 @@
+"""The seat of one task of a job: root's process, which the shim started in it, before it takes the user's request. Called by
+`perdure slurm seat`.
+
+What it is told on its command line comes from slurmstepd. Whatever it finds wrong here, before anything of the user's runs, it says in one
+line, and the task runs unmanaged.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import socket
+import time
+
+import msgspec
+
+from perdure import errors
+from perdure.agent import seat, surroundings
+from perdure.agent.caller import Caller
+from perdure.agent.surroundings import Surroundings
+from perdure.agent.trusted import Trusted
+from perdure.model.checkpoint import Owner
+from perdure.slurm import naming, optin, scheduler
+from perdure.slurm.scheduler import SlurmJob
+from perdure.supervisor import wire
+
+CHANNEL = 3
+"""The descriptor of the socket to the task."""
+
+_REQUEST_S = 120.0
+"""The task asks once Slurm has made it ready; prologs of tasks take their time."""
+_TRIES = 4
+_PAUSE_S = 2.0
+_STORE_S = 400.0
+"""So long a job that comes back waits for a store that is away: its copy on a node that was cut off has ended itself by then."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What slurmstepd knows of the task."""
+
+    owner: Owner
+    job: int
+    step: str
+    """`naming.BATCH`, or the step's number."""
+    restarts: int
+    task_pid: int
+    own: str
+    """The job's options, as it wrote them."""
+    defaults: tuple[str, ...]
+    """The admin's options, each ``key=value``."""
+
+
+class _Unmanaged(Exception):
+    """The task is to be run as if Perdure did not exist; the text says why."""
+
+
+def sit(facts: Facts) -> int:
+    """Keep the task that `facts` tell of. Returns the workload's exit status; 0 when there was nothing to keep."""
+    os.umask(0o022)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what users sent must not end up in a core file of root's
+    with socket.socket(fileno=CHANNEL) as channel:
+        try:
+            found = _find(facts)
+            around = _take_seat(channel, facts.task_pid)
+        except (_Unmanaged, errors.PerdureError) as error:
+            hint = f" ({error.hint})" if isinstance(error, errors.PerdureError) and error.hint else ""
+            _say(channel, unmanaged=f"{error}{hint}; it runs unmanaged")
+            return 0
+        chosen = optin.choose(facts.own, facts.defaults)
+        for problem in chosen.problems:
+            _say(channel, said=problem)
+        trusted = Trusted(
+            name=naming.name(found.cluster, facts.job, facts.step),
+            fresh=facts.restarts == 0,
+            options=chosen.options,
+            job=f"slurm {facts.job}.{facts.step}",
+            caller_pid=facts.task_pid,
+            limits=around.limits,
+        )
+        return seat.serve(channel, facts.owner, trusted, scheduler=found)
+
+
+def _find(facts: Facts) -> SlurmJob:
+    """Ask Slurm for what the supervisor has to know. Raises `_Unmanaged`, `errors.SchedulerUnavailable`."""
+    for left in reversed(range(_TRIES)):
+        try:
+            seen = scheduler.see(facts.job, facts.owner)
+            site = scheduler.site(facts.owner, seen.partition)
+            break
+        except errors.SchedulerUnavailable:
+            if not left:
+                raise
+            time.sleep(_PAUSE_S)
+    if not seen.may_requeue:
+        raise _Unmanaged("a job that may not be put into the queue again (--no-requeue) is not saved")
+    return SlurmJob(facts.job, facts.restarts, facts.owner, site)
+
+
+def _take_seat(channel: socket.socket, pid: int) -> Surroundings:
+    """Wait until the task, process `pid`, asks, and join it where Slurm has put it by then: its control groups, priority, processors."""
+    if os.getppid() != pid:
+        raise _Unmanaged("the task has ended")
+    pidfd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(channel, select.POLLIN)
+        if not poll.poll(_REQUEST_S * 1000):
+            raise _Unmanaged("the task does not ask for anything")
+        caller = Caller(uid=0, gid=0, groups=(), pid=pid, pidfd=pidfd)
+        found = surroundings.of(caller)
+        surroundings.put_on(found)
+        return found
+    finally:
+        os.close(pidfd)
+
+
+def _say(channel: socket.socket, **words: str) -> None:
+    try:
+        channel.sendall(wire.encode(words) + b"\n", socket.MSG_NOSIGNAL)
+    except OSError:
+        return  # the task is gone, and with it whoever could hear
