@@ -79,6 +79,8 @@ class Keeper:
         """Why the workload is being ended; empty: it is not."""
         self._planned: Outcome | None = None
         """What it will have been, once the workload is gone, because it is saved."""
+        self._is_gone = False
+        """The workload has ended; why may still have to be asked."""
         self._terminating = False
         """SIGTERM came."""
         self._leaving = ""
@@ -134,7 +136,7 @@ class Keeper:
         """Begin what is due; else wait for it."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._outcome is not None or self._stopping or self._checkpoints.phase is not None or self._suspending.goes_on():
+        if self._is_gone or self._stopping or self._checkpoints.phase is not None or self._suspending.goes_on():
             return
         now = now_s()
         end_ns = self._allotment.end_ns
@@ -207,7 +209,7 @@ class Keeper:
     def _judged(self, outlook: Outlook | None) -> None:
         """Do what SIGTERM asks for when the scheduler sees the job as `outlook` says."""
         standing = outlook.standing if outlook is not None else Standing.LEAVING
-        if self._outcome is not None or self._stopping:
+        if self._is_gone or self._stopping:
             return
         if standing in (Standing.RUNNING, Standing.SUSPENDED):
             # The scheduler goes on with the job: somebody meant the workload.
@@ -277,7 +279,7 @@ class Keeper:
             if self._outcome is not None:
                 self._outcome = self._planned
             self._kill()
-        if self._outcome is not None or self._stopping or isinstance(error, errors.ProcessGone):
+        if self._is_gone or self._stopping or isinstance(error, errors.ProcessGone):
             return
         if due.stop and due.trigger is not Trigger.END:
             if any(client for client in self._clients) and self._grace is None:
@@ -332,6 +334,7 @@ class Keeper:
     def _gone(self, pidfd: int) -> None:
         """The workload's init has ended, and with it its whole PID namespace."""
         self._reactor.forget(pidfd)
+        self._is_gone = True
         status = ending.reap(self._life.tree.pid)
         self._checkpoints.tree_ended()
         if self._planned is not None or self._stopping or not self._allotment.is_asked:
