@@ -30,7 +30,7 @@ chroot . apt-get update -q
 umount etc/ssl
 chroot . apt-get install -y -q --no-install-recommends \
     slurmctld slurmd slurmdbd slurm-client munge mariadb-server libslurm-dev gcc libc6-dev make \
-    python3 python3-venv iproute2 util-linux procps ca-certificates less nano
+    python3 python3-venv iproute2 util-linux procps ca-certificates openssh-server openssh-client less nano
 chroot . apt-get clean
 rm -rf var/lib/apt/lists/* etc/apt/apt.conf.d/99outside etc/apt/auth.conf* etc/apt/sources.list usr/sbin/policy-rc.d
 
@@ -40,6 +40,12 @@ for user in alice:2001 bob:2002 carol:2003; do
     chroot . useradd --uid "${user#*:}" --shell /bin/bash --create-home "${user%:*}"
 done
 chroot . usermod --append --groups projx alice
+
+# root reaches every node from every node, as admins have it. The keys never leave this machine.
+install -d -m 700 root/.ssh
+chroot . ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519
+cp root/.ssh/id_ed25519.pub root/.ssh/authorized_keys
+sed 's/^/* /' etc/ssh/ssh_host_ed25519_key.pub >root/.ssh/known_hosts
 
 # A database that starts fast and empty: small logs, and Slurm's user.
 rm -rf var/lib/mysql

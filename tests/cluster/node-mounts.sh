@@ -9,26 +9,32 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
 
 hostname "$name"
 root=$outside/nodes/$name
-mkdir -p "$root"
-mount -t tmpfs -o mode=755,size=6g tmpfs "$root"
+lay() {
+    # The node's disk: it outlives the node's boots.
+    mkdir -p "$root"
+    cd "$root"
+    for link in bin sbin lib lib64; do [ -L "$rootfs/$link" ] && cp -P "$rootfs/$link" .; done
+    mkdir -p usr local proc sys dev home shared run opt/perdure-base srv mnt tmp var/lib oldroot
+    cp -a "$rootfs/etc" "$rootfs/root" .
+    cp -a "$rootfs/usr/local/." local
+    for part in "$rootfs"/var/*; do
+        case ${part##*/} in lib | cache) ;; *) cp -a "$part" var/ ;; esac
+    done
+    for part in munge slurm misc private; do [ -e "$rootfs/var/lib/$part" ] && cp -a "$rootfs/var/lib/$part" var/lib/; done
+    [ "$role" = head ] && cp -a "$rootfs/var/lib/mysql" var/lib/
+    mkdir -p var/cache var/lib/dpkg var/spool/slurmd var/spool/slurmctld var/log/slurm
+    cp -a "$outside/etc/." etc/
+    touch "$root.laid"
+}
+[ -e "$root.laid" ] || lay
+mount --bind "$root" "$root"
 cd "$root"
-
-for link in bin sbin lib lib64; do [ -L "$rootfs/$link" ] && cp -P "$rootfs/$link" .; done
-mkdir -p usr proc sys dev home shared root run opt/perdure-base srv mnt tmp var/lib oldroot
-chmod 1777 tmp
-chmod 700 root
+mount -t tmpfs -o mode=755 tmpfs run
+mount -t tmpfs -o mode=1777 tmpfs tmp
 mount --bind -o ro "$rootfs/usr" usr
+mount --bind local usr/local
 mount --bind -o ro "$rootfs/opt/perdure-base" opt/perdure-base
-cp -a "$rootfs/etc" etc
-for part in "$rootfs"/var/*; do
-    case ${part##*/} in lib | cache) ;; *) cp -a "$part" var/ ;; esac
-done
-for part in munge slurm misc private; do [ -e "$rootfs/var/lib/$part" ] && cp -a "$rootfs/var/lib/$part" var/lib/; done
-mkdir -p var/cache var/lib/dpkg var/lib/perdure/criu var/spool/slurmd var/spool/slurmctld var/log/slurm
-chmod 755 var/lib/perdure
 mount --bind -o ro "$rootfs/var/lib/dpkg" var/lib/dpkg
-mount --bind -o ro "$rootfs/var/lib/perdure/criu" var/lib/perdure/criu
-[ "$role" = head ] && cp -a "$rootfs/var/lib/mysql" var/lib/
 
 # A machine's own devices, shared memory and terminals; nothing of them is another node's.
 mount -t proc proc proc
@@ -62,13 +68,11 @@ mount --bind "$outside/shared" shared
 mkdir -p "$outside/log/$name"
 mount --bind "$outside/log/$name" var/log/slurm
 if [ "$role" = head ]; then mount --bind "$outside/state" var/spool/slurmctld; fi
-cp -a "$outside/etc/." etc/
 mkdir -p run/node run/source
 mount --bind -o ro "$source" run/source
 cp "$(dirname "$0")/node-start.sh" run/node/start
 pivot_root . oldroot
 cd /
 umount -l /oldroot
-rmdir /oldroot
 mount --make-rshared /
 exec /bin/bash /run/node/start "$name" "$address" "$role"

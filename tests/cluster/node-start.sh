@@ -17,9 +17,13 @@ install -d -o munge -g munge -m 755 /run/munge
 install -d -o munge -g munge -m 700 /var/log/munge /var/lib/munge
 setpriv --reuid=munge --regid=munge --clear-groups munged --foreground &
 wait_for test -S /run/munge/munge.socket.2
+install -d -m 755 /run/sshd
+/usr/sbin/sshd -D -o UsePAM=no -o UseDNS=no -o HostKey=/etc/ssh/ssh_host_ed25519_key &
 
 if [ "$role" = head ]; then
     install -d -o mysql -g mysql -m 755 /run/mysqld
+    # Where newer clients look.
+    ln -s mysqld /run/mariadbd
     mariadbd --no-defaults --user=mysql --datadir=/var/lib/mysql --socket=/run/mysqld/mysqld.sock --skip-networking \
         --innodb-flush-log-at-trx-commit=0 --innodb-log-file-size=8M --innodb-lock-wait-timeout=900 &
     wait_for mariadb --no-defaults --socket=/run/mysqld/mysqld.sock -e 'select 1'
@@ -32,6 +36,8 @@ if [ "$role" = head ]; then
 else
     slurmd -D -N "$name" &
 fi
+# As systemd does where it was installed.
+if [ -x /opt/perdure/bin/perdure ]; then /opt/perdure/bin/perdure agent >>/var/log/slurm/agent 2>&1 & fi
 touch /run/node/ready
 # Bash reaps what loses its parent meanwhile. The pipe's end is the node's.
 while read -r _ <&3; do :; done

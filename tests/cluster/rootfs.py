@@ -29,6 +29,7 @@ SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECIPE = Path(__file__).with_name("make-root.sh")
+_CRIU = "opt/perdure-base/criu"
 _TIMEOUT_S = 1500
 
 
@@ -86,7 +87,7 @@ def _place(version: str) -> Path:
     recipe = hashlib.blake2b(digest_size=6)
     for path in (_RECIPE, _ROOT / "requirements.lock.txt"):
         recipe.update(path.read_bytes())
-    recipe.update("\n".join(_core_requirements()).encode())
+    recipe.update("\n".join([_CRIU, *_core_requirements()]).encode())
     return CACHE / f"{SUITES[version]}-{recipe.hexdigest()}"
 
 
@@ -121,9 +122,8 @@ def _build(suite: str, folder: Path) -> None:
 
 
 def _bring_criu(root: Path) -> None:
-    """Put a CRIU where a node finds it by itself: the one of this environment, or a fresh one."""
-    target = root / "var/lib/perdure/criu"
-    target.parent.mkdir(parents=True)
+    """Put a CRIU where Perdure's environment finds it by itself: the one of ours, or a fresh one."""
+    target = root / _CRIU
     ours = Path(sys.prefix) / "criu"
     if (ours / "perdure-prefix.json").is_file():
         shutil.copytree(ours, target, symlinks=True)

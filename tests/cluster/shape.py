@@ -53,13 +53,14 @@ def _cgroup_conf(shape: Shape) -> str:
     if shape.proctrack == "cgroup":
         return "CgroupPlugin=cgroup/v1\nConstrainCores=no\n"
     # 22.05 has no such word, and asks for no control groups that nothing uses.
-    return "" if shape.version == "22.05" else "CgroupPlugin=disabled\n"
+    return "CgroupPlugin=cgroup/v1\n" if shape.version == "22.05" else "CgroupPlugin=disabled\n"
 
 
 def _slurm_conf(shape: Shape) -> str:
     nodes = "".join(f"NodeName={name} CPUs=4 RealMemory=2000 Gres=gpu:a100:2\n" for name in shape.nodes)
     return f"""\
 ClusterName={NAME}
+FirstJobId=770001
 SlurmctldHost={HEAD}
 SlurmUser=root
 AuthType=auth/munge

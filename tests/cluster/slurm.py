@@ -62,6 +62,19 @@ class Cluster:
             self.nodes[name].wait_ready()
         wait_until(lambda: all(self.node_state(name) in ("idle", "mix", "alloc") for name in names), f"{names}: not idle", timeout_s=60)
 
+    def start_agent(self, name: str) -> None:
+        """Start Perdure's service on a node where it was just installed, as systemd does there; a boot starts it by itself."""
+        node = self.nodes[name]
+        subprocess.run(
+            node.inside("setsid", "--fork", "bash", "-c", "exec /opt/perdure/bin/perdure agent >>/var/log/slurm/agent 2>&1 </dev/null"),
+            check=True,
+        )
+        socket = Path(f"/proc/{node.pid}/root/run/perdure/agent.sock")
+        try:
+            wait_until(socket.exists, f"{name}: no agent", timeout_s=60)
+        except Failed as error:
+            raise Failed(f"{error}: {node.words()}") from None
+
     def node_state(self, name: str) -> str:
         """Return what sinfo says of a node: idle, mix, alloc, down…; with a ``*`` when it does not respond."""
         return self.head("sinfo", "-h", "-N", "-n", name, "-o", "%t", "-p", "main").stdout.strip()

@@ -1,0 +1,73 @@
+"""What the jobs of tests do, and what they must have written in the end. Called by the end-to-end tests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from cluster.installed import STORE
+from cluster.slurm import Cluster
+
+# Its state is in its memory alone: started again, it counts from 0, and adds a line to the file of its starts.
+_COUNT = """\
+import hashlib, sys, time
+total, pause_s, status, starts = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+with open(starts, "a") as file:
+    file.write("started\\n")
+digest = hashlib.sha256()
+for number in range(total):
+    digest.update(b"%d" % number)
+    print(number, digest.hexdigest()[:16], flush=True)
+    time.sleep(pause_s)
+sys.exit(status)
+"""
+
+
+def lay(cluster: Cluster) -> None:
+    """Put the programs of the jobs where all nodes see them."""
+    path = cluster.shared / "count.py"
+    path.write_text(_COUNT)
+    path.chmod(0o644)
+
+
+def count(number: int, pause_s: float, *, name: str, status: int = 0) -> str:
+    """Return a batch script that counts to `number`, a line each `pause_s` seconds, and ends with `status`."""
+    return f"exec python3 /shared/count.py {number} {pause_s} {status} $HOME/{name}.starts\n"
+
+
+def files(name: str) -> tuple[str, str]:
+    """Return sbatch's options that send the job's output to files of its own in the user's home."""
+    return f"--output={name}.out", f"--error={name}.err"
+
+
+def lines(number: int) -> str:
+    """Return what an undisturbed run of `count` writes."""
+    digest = hashlib.sha256()
+    written = []
+    for value in range(number):
+        digest.update(b"%d" % value)
+        written.append(f"{value} {digest.hexdigest()[:16]}\n")
+    return "".join(written)
+
+
+def written(cluster: Cluster, user: str, name: str, kind: str = "out") -> str:
+    """Return what a job of `user` has written to ``NAME.KIND`` in her home so far."""
+    path = cluster.home / user / f"{name}.{kind}"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def checkpoints(cluster: Cluster, uid: int, job: int) -> list[str]:
+    """Return the checkpoints of a job that are in the store of the user with `uid`, the oldest first."""
+    folder = cluster.folder / STORE.lstrip("/") / "users" / str(uid)
+    return sorted(str(path.relative_to(folder)) for path in folder.glob(f"manifests/*-{job}/*"))
+
+
+def as_json(text: str) -> object:
+    """Return the JSON document that a command printed."""
+    return json.loads(text)
+
+
+def outside(cluster: Cluster, path: str) -> Path:
+    """Return where a path that all nodes share lies outside of them."""
+    return cluster.folder / path.lstrip("/")
