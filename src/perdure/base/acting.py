@@ -92,6 +92,22 @@ def as_self() -> Iterator[None]:
         yield
 
 
+def reopen(way: str, owner: User | None) -> int:
+    """Open for reading the very file that `way`, a link below /proc, leads to, as `owner` may (None: as this process); its descriptor.
+
+    The link itself is root's to follow: that shows nothing. Raises OSError.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    if owner is None:
+        return os.open(way, flags)
+    held = os.open(way, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with as_owner(owner):
+            return os.open(f"/proc/self/fd/{held}", flags)
+    finally:
+        os.close(held)
+
+
 def leave_keyring() -> None:
     """Give this process, and all it starts from now on, an empty session keyring: a keyring's keys can be read by whoever runs in it.
 

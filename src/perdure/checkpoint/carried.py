@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from perdure import errors
-from perdure.base import linkless, text
+from perdure.base import acting, linkless, text
 from perdure.base.proc import descriptors, holders, mappings
 from perdure.checkpoint.outputs import aside, copying, rules
 from perdure.checkpoint.outputs.bring_back import checked_name
 from perdure.checkpoint.outputs.rules import Limits
-from perdure.model.checkpoint import Carried
+from perdure.model.checkpoint import Carried, Owner
 from perdure.model.finding import Finding, Severity
 
 FOLDER = "carried"
@@ -56,11 +56,12 @@ class Collected(msgspec.Struct, frozen=True):
         return frozenset(text.original(each.path) for each in self.carried)
 
 
-def collect(pids: Iterable[int], staging: Path, *, explicit: Iterable[str] = ()) -> Collected:
+def collect(pids: Iterable[int], staging: Path, *, explicit: Iterable[str] = (), owner: Owner | None = None) -> Collected:
     """Copy what the processes `pids` (of the host, standing still) need and images do not hold to `staging`/carried, which is made.
 
-    `explicit` are more files to take, by absolute paths without links, such as the init's program. Deleted files are in the images already.
-    Raises `errors.CheckpointFailed` when one cannot be read or there is no room, `errors.InputDenied` without the right to look.
+    `explicit` are more files to take, by absolute paths without links, such as the init's program; all others are read with the rights of
+    `owner` (None: of this process). Deleted files are in the images already. Raises `errors.CheckpointFailed` when one cannot be read or
+    there is no room, `errors.InputDenied` without the right to look.
     """
     found: dict[str, _Used] = {}
     for pid in pids:
@@ -71,12 +72,13 @@ def collect(pids: Iterable[int], staging: Path, *, explicit: Iterable[str] = ())
     left = _left_behind(found)
     for path in left:
         del found[path]
-    for path in explicit:
-        found.setdefault(path, _Used(path, is_written=False))
+    ours = frozenset(explicit)
+    for path in ours:
+        found[path] = _Used(path, is_written=False)
     (staging / FOLDER).mkdir(mode=0o700, exist_ok=True)
     target = os.open(staging / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        carried, copied_bytes = _copied(found, target)
+        carried, copied_bytes = _copied(found, target, lambda path: None if path in ours else owner)
     finally:
         os.close(target)
     return Collected(carried, copied_bytes, tuple(map(_left, left)))
@@ -141,14 +143,14 @@ def _left(path: str) -> Finding:
     )
 
 
-def _copied(found: dict[str, _Used], target: int) -> tuple[tuple[Carried, ...], int]:
+def _copied(found: dict[str, _Used], target: int, owner_of: Callable[[str], Owner | None]) -> tuple[tuple[Carried, ...], int]:
     if len(found) > _MOST_FILES:
         raise errors.CheckpointFailed(f"the workload has {len(found)} files in /dev/shm and /tmp open", hint="close some of them")
     carried: list[Carried] = []
     copied_bytes = 0
     room_bytes = copying.room_bytes(target)
     for number, (path, used) in enumerate(found.items()):
-        source = _open(path, used.way)
+        source = _open(path, used.way, owner_of(path))
         try:
             there = os.fstat(source)
             weight_bytes = copying.allocated_bytes(there)
@@ -178,36 +180,35 @@ def _described(path: str, name: str, there: os.stat_result) -> Carried:
     )
 
 
-def _open(path: str, way: str) -> int:
+def _open(path: str, way: str, owner: Owner | None) -> int:
     try:
         if way == path:
-            with linkless.parent(path) as (folder, name):
+            with acting.as_owner(owner), linkless.parent(path) as (folder, name):
                 return linkless.open_regular(folder, name)
-        return os.open(way, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return acting.reopen(way, owner)
     except (OSError, errors.InputError) as error:
-        raise errors.CheckpointFailed(
-            f"cannot read {path}, which the workload uses: {error}", hint="run as root; see perdure check"
-        ) from error
+        hint = "run as root; see perdure check" if owner is None else f"make it readable for user {owner.uid}, or close it"
+        raise errors.CheckpointFailed(f"cannot read {path}, which the workload uses: {error}", hint=hint) from error
 
 
-def put_back(carried: Iterable[Carried], extracted: Path, *, epoch: int) -> tuple[Finding, ...]:
+def put_back(carried: Iterable[Carried], extracted: Path, *, epoch: int, owner: Owner | None = None) -> tuple[Finding, ...]:
     """Put each of `carried` back where it is missing or different; `extracted` is the folder that the checkpoint was extracted to.
 
-    One with the same content, owner and permissions is left alone. Returns what was done
-    and what could not be: a problem stops the restore.
+    It is done with the rights of `owner` (None: of this process). One with the same content, owner and permissions is left alone. Returns
+    what was done and what could not be: a problem stops the restore.
     """
     findings: list[Finding] = []
     wanted = tuple(carried)
     for each in wanted:
         try:
-            findings += _put(each, extracted, epoch)
+            findings += _put(each, extracted, epoch, owner)
         except (OSError, errors.InputError, errors.OutputError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             findings.append(_finding(each, "restore-carried-failed", Severity.PROBLEM, f"cannot be put back: {reason}"))
     return tuple(findings)
 
 
-def _put(each: Carried, extracted: Path, epoch: int) -> list[Finding]:
+def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None) -> list[Finding]:
     path = text.original(each.path)
     look = aside.Look(each.mode, each.uid, each.gid, each.mtime_ns)
     source = os.open(extracted / checked_name(each.stored_as), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -216,14 +217,15 @@ def _put(each: Carried, extracted: Path, epoch: int) -> list[Finding]:
             return [
                 _finding(each, "restore-carried-failed", Severity.PROBLEM, "cannot be put back: its copy in the checkpoint is not whole")
             ]
-        with linkless.parent(path, make=(each.uid, each.gid)) as (folder, name):
+        with acting.as_owner(owner), linkless.parent(path, make=(each.uid, each.gid)) as (folder, name):
             there = linkless.status(folder, name)
             if aside.is_as(folder, name, source, look):
                 return []
             if there is None:
                 aside.put(folder, name, source, look, epoch)
                 return []
-            holder = holders.of(there) if stat.S_ISREG(there.st_mode) else None
+            with acting.as_self():
+                holder = holders.of(there) if stat.S_ISREG(there.st_mode) else None
             if holder is not None:
                 message = f"is not what it was, and process {holder} has it open"
                 return [_finding(each, "restore-carried-busy", Severity.PROBLEM, message, pid=holder)]

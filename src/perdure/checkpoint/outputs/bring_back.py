@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from perdure import errors
-from perdure.base import linkless, text
+from perdure.base import acting, linkless, text
 from perdure.checkpoint.outputs import aside, copying, rules
-from perdure.model.checkpoint import OutputFile
+from perdure.model.checkpoint import OutputFile, Owner
 from perdure.model.finding import Finding, Severity
 
 
-def bring_back(outputs: Iterable[OutputFile], *, epoch: int, contents: Path | None) -> tuple[Finding, ...]:
-    """Bring each of `outputs` back; return what was done and what could not be.
+def bring_back(outputs: Iterable[OutputFile], *, epoch: int, contents: Path | None, owner: Owner | None = None) -> tuple[Finding, ...]:
+    """Bring each of `outputs` back with the rights of `owner` (None: of this process); return what was done and what could not be.
 
     `epoch` names the files that are kept aside: that of the life that begins. `contents` is the folder into which the checkpoint's stored
     files were extracted; None: there are none. A finding is a problem when CRIU would refuse the restore for it, a warning when the restore
@@ -33,7 +33,7 @@ def bring_back(outputs: Iterable[OutputFile], *, epoch: int, contents: Path | No
     findings: list[Finding] = []
     for output in outputs:
         try:
-            findings += _Return(output, epoch, contents).run()
+            findings += _Return(output, epoch, contents, owner).run()
         except (OSError, errors.OutputError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             path = text.original(output.path)
@@ -51,41 +51,45 @@ def checked_name(name: str) -> str:
 class _Return:
     """The way back of one file."""
 
-    def __init__(self, output: OutputFile, epoch: int, contents: Path | None) -> None:
+    def __init__(self, output: OutputFile, epoch: int, contents: Path | None, owner: Owner | None) -> None:
         self._output = output
         self._path = text.original(output.path)
         self._epoch = epoch
+        self._owner = owner
         self._stored = contents / checked_name(output.stored_as) if contents is not None and output.stored_as is not None else None
         self._findings: list[Finding] = []
 
     def run(self) -> list[Finding]:
-        output = self._output
-        make = (output.uid, output.gid) if self._stored else None
+        if self._stored is None:
+            self._on_the_way(self._from_record)
+            return self._findings
+        source = os.open(self._stored, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            with linkless.parent(self._path, make=make) as (folder, name):
-                if self._stored is not None:
-                    self._from_content(folder, name, self._stored)
-                else:
-                    self._from_record(folder, name)
+            if os.fstat(source).st_size != self._output.size_bytes:
+                self._say("restore-output-failed", Severity.PROBLEM, "cannot be brought back: its copy in the checkpoint is not whole")
+            else:
+                self._on_the_way(lambda folder, name: self._from_content(folder, name, source))
+        finally:
+            os.close(source)
+        return self._findings
+
+    def _on_the_way(self, bring: Callable[[int, str], None]) -> None:
+        """Walk to the file and let `bring` do its work, both as the owner."""
+        make = (self._output.uid, self._output.gid) if self._stored else None
+        try:
+            with acting.as_owner(self._owner), linkless.parent(self._path, make=make) as (folder, name):
+                bring(folder, name)
         except errors.InputMissing:
             self._missing()
         except errors.InputError as error:
             self._say("restore-output-link", Severity.PROBLEM, f"is not touched: {error}", "put the folder back where it was")
-        return self._findings
 
-    def _from_content(self, folder: int, name: str, stored: Path) -> None:
-        """Bring a file back whose content is in the checkpoint: it is that content in every case."""
-        source = os.open(stored, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if os.fstat(source).st_size != self._output.size_bytes:
-                self._say("restore-output-failed", Severity.PROBLEM, "cannot be brought back: its copy in the checkpoint is not whole")
-                return
-            for path in map(text.original, self._output.without):
-                self._set_aside(folder, os.path.basename(path), "was not there at the checkpoint")
-            if not self._mend_in_place(folder, name, source):
-                self._replace(folder, name, source)
-        finally:
-            os.close(source)
+    def _from_content(self, folder: int, name: str, source: int) -> None:
+        """Bring a file back whose content is in the checkpoint, at `source`: it is that content in every case."""
+        for path in map(text.original, self._output.without):
+            self._set_aside(folder, os.path.basename(path), "was not there at the checkpoint")
+        if not self._mend_in_place(folder, name, source):
+            self._replace(folder, name, source)
 
     def _mend_in_place(self, folder: int, name: str, source: int) -> bool:
         """Make the file right without making it another, if it may be changed; tell whether it is right now."""

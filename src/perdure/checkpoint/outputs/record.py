@@ -17,11 +17,11 @@ from types import MappingProxyType
 import msgspec
 
 from perdure import errors
-from perdure.base import linkless, text
+from perdure.base import acting, linkless, text
 from perdure.base.proc import descriptors, mappings
 from perdure.checkpoint.outputs import copying, rules
 from perdure.checkpoint.outputs.rules import Limits
-from perdure.model.checkpoint import Holder, OutputFile
+from perdure.model.checkpoint import Holder, OutputFile, Owner
 from perdure.model.finding import Finding, Severity
 
 FOLDER = "outputs"
@@ -38,7 +38,9 @@ _MAX_TAILS_BYTES = 64 << 20
 class Recording:
     """What was recorded at one freeze. `outputs` is called once, after the thaw."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Owner | None = None) -> None:
+        self.owner = owner
+        """Whose rights count for what is read and looked for."""
         self._found: list[tuple[OutputFile, bytes | None]] = []
         self.findings: list[Finding] = []
         self.copied_bytes = 0
@@ -93,16 +95,18 @@ def record(
     limits: Limits | None = None,
     besides: Collection[str] = (),
     stored: Mapping[str, str] = MappingProxyType({}),
+    owner: Owner | None = None,
 ) -> Recording:
     """Record the output files of the processes `pids` (of the host), which must stand still.
 
     Copies go to `staging`/outputs, which is made. `besides` are paths that go along otherwise (`carried`), `stored` those that
-    `trees.include` has copied already, with the names of their copies. Raises `errors.CheckpointFailed` when a copy cannot be made,
-    `errors.InputDenied` without the right to look.
+    `trees.include` has copied already, with the names of their copies. Files are read and looked for with the rights of `owner` (None: of
+    this process): one that this user may write and not read is recorded without its content. Raises `errors.CheckpointFailed` when a copy
+    cannot be made, `errors.InputDenied` without the right to look.
     """
-    recording = Recording()
+    recording = Recording(owner)
     found = _collect(pids, recording, besides)
-    known = [*found, *_siblings(found)]
+    known = [*found, *_siblings(found, owner)]
     wanted = [opened.candidate(key) for key, opened in enumerate(known) if opened.path not in stored]
     chosen = rules.choose(wanted, limits or Limits())
     (staging / FOLDER).mkdir(mode=0o700, exist_ok=True)
@@ -173,9 +177,9 @@ def _add_mapping(pid: int, mapping: mappings.Mapping, found: dict[tuple[str, int
 def _is_found_here(opened: _Open, recording: Recording) -> bool:
     """Tell whether the path leads to the file from here, without any link; if not, say so."""
     try:
-        with linkless.parent(opened.path) as (folder, name):
+        with acting.as_owner(recording.owner), linkless.parent(opened.path) as (folder, name):
             there = linkless.status(folder, name)
-    except errors.InputError:
+    except (errors.InputError, PermissionError):
         there = None
     if there is not None and (there.st_dev, there.st_ino) == (opened.there.st_dev, opened.there.st_ino):
         return True
@@ -192,15 +196,15 @@ def _is_found_here(opened: _Open, recording: Recording) -> bool:
     return False
 
 
-def _siblings(found: list[_Open]) -> list[_Open]:
+def _siblings(found: list[_Open], owner: Owner | None) -> list[_Open]:
     """Return what lies beside SQLite databases and is not open; put what belongs together into groups, and note what is not there."""
     known = {opened.path: opened for opened in found}
     added: list[_Open] = []
     for database in found:
-        if not _is_database(database):
+        if not _is_database(database, owner):
             continue
         for path in (database.path + suffix for suffix in rules.SQLITE_SIBLINGS):
-            sibling = known.get(path) or _unopened(path)
+            sibling = known.get(path) or _unopened(path, owner)
             if sibling is None:
                 database.without += (path,)
                 continue
@@ -211,20 +215,20 @@ def _siblings(found: list[_Open]) -> list[_Open]:
     return added
 
 
-def _unopened(path: str) -> _Open | None:
+def _unopened(path: str, owner: Owner | None) -> _Open | None:
     try:
-        with linkless.parent(path) as (folder, name):
+        with acting.as_owner(owner), linkless.parent(path) as (folder, name):
             there = linkless.status(folder, name)
     except errors.InputError:
         return None
     return _Open(path, path, there) if there is not None and stat.S_ISREG(there.st_mode) else None
 
 
-def _is_database(opened: _Open) -> bool:
+def _is_database(opened: _Open, owner: Owner | None) -> bool:
     if opened.there.st_size < _SMALLEST_DATABASE_BYTES or opened.candidate(0).is_append_only:
         return False
     with contextlib.suppress(OSError):
-        descriptor = os.open(opened.way, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = acting.reopen(opened.way, owner)
         try:
             return os.pread(descriptor, len(rules.SQLITE_MAGIC), 0) == rules.SQLITE_MAGIC
         finally:
@@ -233,18 +237,21 @@ def _is_database(opened: _Open) -> bool:
 
 
 def _one(opened: _Open, copy_name: str | None, folder: int, recording: Recording) -> tuple[OutputFile, bytes | None]:
-    descriptor = _reopen(opened)
-    try:
-        there = os.fstat(descriptor)
-        tail: bytes | None = None
-        if copy_name is None:
-            tail = os.pread(descriptor, rules.TAIL_BYTES, rules.tail_begin(there.st_size))
-        elif copying.to_staging(descriptor, folder, copy_name, there.st_size):
-            recording.shared_bytes += copying.allocated_bytes(there)
-        else:
-            recording.copied_bytes += copying.allocated_bytes(there)
-    finally:
-        os.close(descriptor)
+    descriptor = _reopen(opened, recording)
+    if descriptor is None:
+        there, tail, copy_name = opened.there, None, None
+    else:
+        try:
+            there = os.fstat(descriptor)
+            tail = None
+            if copy_name is None:
+                tail = os.pread(descriptor, rules.TAIL_BYTES, rules.tail_begin(there.st_size))
+            elif copying.to_staging(descriptor, folder, copy_name, there.st_size):
+                recording.shared_bytes += copying.allocated_bytes(there)
+            else:
+                recording.copied_bytes += copying.allocated_bytes(there)
+        finally:
+            os.close(descriptor)
     output = OutputFile(
         path=text.storable(opened.path),
         size_bytes=there.st_size,
@@ -262,13 +269,27 @@ def _one(opened: _Open, copy_name: str | None, folder: int, recording: Recording
     return output, tail
 
 
-def _reopen(opened: _Open) -> int:
+def _reopen(opened: _Open, recording: Recording) -> int | None:
+    """Return a descriptor for reading; None, after it was told, when its owner may write the file and not read it."""
+    owner = recording.owner
     try:
         if opened.way == opened.path:
-            with linkless.parent(opened.path) as (folder, name):
+            with acting.as_owner(owner), linkless.parent(opened.path) as (folder, name):
                 return linkless.open_regular(folder, name)
-        return os.open(opened.way, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return acting.reopen(opened.way, owner)
     except (OSError, errors.InputError) as error:
+        if owner is not None and isinstance(error, (PermissionError, errors.InputDenied)) and not isinstance(error, errors.LinkInPath):
+            recording.findings.append(
+                rules.finding(
+                    "file-output-unreadable",
+                    Severity.WARNING,
+                    opened.path,
+                    f"may be written and not read by user {owner.uid}: what is overwritten after a checkpoint cannot be brought back",
+                    remedy="make it readable for its writer",
+                    holder=opened.holders[0] if opened.holders else None,
+                )
+            )
+            return None
         raise errors.CheckpointFailed(f"cannot read the open file {opened.path}: {error}", hint="run as root; see perdure check") from error
 
 

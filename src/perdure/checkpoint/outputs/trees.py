@@ -18,12 +18,13 @@ from typing import Literal
 import msgspec
 
 from perdure import errors
-from perdure.base import linkless
+from perdure.base import acting, linkless
 from perdure.checkpoint.outputs import aside, copying, ledgers, listing
 from perdure.checkpoint.outputs.bring_back import checked_name
 from perdure.checkpoint.outputs.listing import Entry
 from perdure.checkpoint.outputs.record import FOLDER
 from perdure.checkpoint.outputs.rules import finding
+from perdure.model.checkpoint import Owner
 from perdure.model.finding import Finding, Severity
 
 _MOST_ENTRIES = 1_000_000
@@ -43,16 +44,17 @@ class Included(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
-def include(paths: Iterable[str], staging: Path) -> Included:
+def include(paths: Iterable[str], staging: Path, owner: Owner | None = None) -> Included:
     """Copy each of `paths`, absolute and without links (a file or a tree), to `staging`/outputs, which is made.
 
-    Raises `errors.CheckpointFailed` when something cannot be read or there is no room.
+    They are read with the rights of `owner` (None: of this process). Raises `errors.CheckpointFailed` when something cannot be read or
+    there is no room.
     """
     roots = tuple(dict.fromkeys(path.rstrip("/") for path in paths))
     (staging / FOLDER).mkdir(mode=0o700, exist_ok=True)
     target = os.open(staging / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        walk = _Walk(target)
+        walk = _Walk(target, owner)
         for root in roots:
             walk.root(root)
     finally:
@@ -65,8 +67,9 @@ def include(paths: Iterable[str], staging: Path) -> Included:
 
 
 class _Walk:
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, owner: Owner | None) -> None:
         self._target = target
+        self._owner = owner
         self._room_bytes = copying.room_bytes(target)
         self.entries: dict[str, Entry] = {}
         self.findings: list[Finding] = []
@@ -74,7 +77,7 @@ class _Walk:
 
     def root(self, path: str) -> None:
         try:
-            with linkless.parent(path) as (folder, name):
+            with acting.as_owner(self._owner), linkless.parent(path) as (folder, name):
                 if linkless.status(folder, name) is None:
                     self._say("file-include-missing", Severity.WARNING, path, "was to be included and is not there")
                 else:
@@ -124,7 +127,9 @@ class _Walk:
                     hint="include less with --outputs, or make room",
                 )
             copy = f"t{len(self.entries)}"
-            if copying.to_staging(descriptor, self._target, copy, there.st_size):
+            with acting.as_self():
+                is_shared = copying.to_staging(descriptor, self._target, copy, there.st_size)
+            if is_shared:
                 self.shared_bytes += weight_bytes
             else:
                 self.copied_bytes += weight_bytes
@@ -175,30 +180,38 @@ def _is_journal_of_ledger(folder: int, name: str) -> bool:
         os.close(descriptor)
 
 
-def put_back(contents: Path, *, epoch: int) -> tuple[Finding, ...]:
+def put_back(contents: Path, *, epoch: int, owner: Owner | None = None) -> tuple[Finding, ...]:
     """Put back what `include` stored, from the folder `contents` that the checkpoint was extracted to; nothing if nothing was included.
 
-    To be called before `bring_back.bring_back`. Returns what was done and what could not be. Raises `errors.InputFormat` for a damaged
-    index.
+    It is done with the rights of `owner` (None: of this process), before `bring_back.bring_back`. Returns what was done and what could not
+    be. Raises `errors.InputFormat` for a damaged index.
     """
     findings: list[Finding] = []
     folders: list[Entry] = []
     for entry in listing.read(contents):
         try:
-            with linkless.parent(entry.path, make=(entry.uid, entry.gid)) as (folder, name):
+            with (
+                _source(entry, contents) as source,
+                acting.as_owner(owner),
+                linkless.parent(entry.path, make=(entry.uid, entry.gid)) as (folder, name),
+            ):
                 if entry.kind == "folder":
                     _put_folder(folder, name, entry, epoch)
                     folders.append(entry)
                 elif entry.kind == "link":
                     findings += _put_link(folder, name, entry, epoch)
                 else:
-                    findings += _put_file(folder, name, entry, epoch, contents)
+                    findings += _put_file(folder, name, entry, epoch, source)
         except (OSError, errors.InputError, errors.OutputError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             findings.append(_finding(entry, "restore-output-failed", Severity.PROBLEM, f"cannot be put back: {reason}"))
     for entry in reversed(folders):
         # Last, and from the inside out: what was put into a folder changed its time.
-        with contextlib.suppress(OSError, errors.InputError), linkless.parent(entry.path) as (folder, name):
+        with (
+            contextlib.suppress(OSError, errors.InputError),
+            acting.as_owner(owner),
+            linkless.parent(entry.path) as (folder, name),
+        ):
             _dress_in_place(folder, name, entry)
     return tuple(findings)
 
@@ -247,23 +260,32 @@ def _dress_in_place(folder: int, name: str, entry: Entry) -> None:
         os.close(descriptor)
 
 
-def _put_file(folder: int, name: str, entry: Entry, epoch: int, contents: Path) -> Iterator[Finding]:
-    source = os.open(contents / checked_name(entry.stored_as or ".."), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+@contextlib.contextmanager
+def _source(entry: Entry, contents: Path) -> Iterator[int]:
+    """Yield a descriptor of the stored content; -1 for what has none."""
+    if entry.kind != "file":
+        yield -1
+        return
+    descriptor = os.open(contents / checked_name(entry.stored_as or ".."), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if os.fstat(source).st_size != entry.size_bytes:
-            yield _finding(entry, "restore-output-failed", Severity.PROBLEM, "cannot be put back: its copy is not whole")
-            return
-        if aside.is_as(folder, name, source, _look(entry)):
-            return
-        tail = _overwritten(folder, name, source, entry, epoch)
-        if tail is not None:
-            yield _kept(entry, tail)
-            return
-        if linkless.status(folder, name) is not None:
-            yield _kept(entry, aside.keep_whole(folder, name, epoch))
-        aside.put(folder, name, source, _look(entry), epoch)
+        yield descriptor
     finally:
-        os.close(source)
+        os.close(descriptor)
+
+
+def _put_file(folder: int, name: str, entry: Entry, epoch: int, source: int) -> Iterator[Finding]:
+    if os.fstat(source).st_size != entry.size_bytes:
+        yield _finding(entry, "restore-output-failed", Severity.PROBLEM, "cannot be put back: its copy is not whole")
+        return
+    if aside.is_as(folder, name, source, _look(entry)):
+        return
+    tail = _overwritten(folder, name, source, entry, epoch)
+    if tail is not None:
+        yield _kept(entry, tail)
+        return
+    if linkless.status(folder, name) is not None:
+        yield _kept(entry, aside.keep_whole(folder, name, epoch))
+    aside.put(folder, name, source, _look(entry), epoch)
 
 
 def _overwritten(folder: int, name: str, source: int, entry: Entry, epoch: int) -> str | None:
