@@ -173,6 +173,7 @@ class Workload:
         staging = (self.folder if self.owner is None else self.folder.parent) / f"staging-{self.dumps}"
         staging.mkdir(mode=0o700)
         options.setdefault("expected_bytes", 1 << 26)
+        options.setdefault("owner", self.owner)
         hook = at_freeze or self.drain
         return dump.dump(self.tree, staging, dump.DumpOptions(**options), hook, self.criu)
 
@@ -193,7 +194,7 @@ class Workload:
             restored = restore.restore(
                 dumped.images,
                 work,
-                restore.RestoreOptions(streams=dumped.streams, descriptors=dict(enumerate(theirs)), **options),
+                restore.RestoreOptions(streams=dumped.streams, descriptors=dict(enumerate(theirs)), owner=self.owner, **options),
                 self.criu,
             )
         finally:

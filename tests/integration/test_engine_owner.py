@@ -13,6 +13,7 @@ from engine import Workload
 from owners import PYTHON, USER, home, needs_root
 
 from perdure import errors
+from perdure.checkpoint import carried, tree
 
 __all__ = ["home"]
 
@@ -163,3 +164,95 @@ def test_a_folder_that_the_owner_may_not_enter_is_no_working_directory(home):
     with pytest.raises(errors.InputDenied, match="Permission denied"), Workload(home, "true", owner=USER):
         pass
     assert stat.S_IMODE(home.stat().st_mode) == 0
+
+
+COUNTER = """
+import ctypes, multiprocessing, mmap, os, sys, tempfile, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+segment = libc.shmget(0, 4096, 0o1600)
+shared = ctypes.c_int.from_address(libc.shmat(segment, None, 0))
+sem = multiprocessing.Semaphore(0)
+named = open("/dev/shm/perdure-owner-%s" % os.environ["TAG"], "w+b")
+named.truncate(4096)
+memory = mmap.mmap(named.fileno(), 4096)
+gone = tempfile.TemporaryFile(dir=os.getcwd())
+gone.write(b"kept"), gone.flush()
+removed = open("removed", "w+")
+os.unlink("removed")
+removed.write("kept too"), removed.flush()
+out = open("out", "w")
+turn = threading.Condition()
+ticks = [0]
+def tick():
+    while True:
+        with turn:
+            ticks[0] += 1
+            turn.notify_all()
+        time.sleep(0.02)
+threading.Thread(target=tick, daemon=True).start()
+child = os.fork()
+if child == 0:
+    while True:
+        sem.acquire()
+        memory[0] = (memory[0] + 1) % 256
+for number in range(int(sys.argv[1])):
+    with turn:
+        seen = ticks[0]
+        turn.wait_for(lambda: ticks[0] > seen)
+    shared.value += 1
+    sem.release()
+    while memory[0] != (number + 1) % 256:
+        time.sleep(0.001)
+    gone.seek(0), removed.seek(0)
+    out.write(f"{shared.value} {gone.read().decode()} {removed.read()}\\n"), out.flush()
+    print("line", number, flush=True)
+os.kill(child, 9)
+os.waitpid(child, 0)
+libc.shmctl(segment, 0, None)
+os.unlink(named.name)
+print("credentials", os.getresuid(), os.getresgid(), sorted(os.getgroups()),
+      [line.split()[1] for line in open("/proc/self/status") if line.startswith("Cap")][:3], flush=True)
+sys.exit(5)
+"""
+
+
+@pytest.mark.criu
+@pytest.mark.parametrize("terminal", [False, True])
+def test_three_lives_of_a_counter_are_one(home, terminal):
+    lines = 120
+    home_files = set()
+    with Workload.python(home, COUNTER, str(lines), owner=USER, environment={"TAG": home.parent.name}, terminal=terminal) as workload:
+        for life in (1, 2):
+            workload.wait_for(f"line {life * 10}")
+            sizes: list[int] = []
+
+            kept = home.parent / f"kept-{life}"
+            kept.mkdir(mode=0o700)
+            found: list[carried.Collected] = []
+
+            def at_freeze(sizes=sizes, kept=kept, found=found):
+                workload.drain()
+                sizes.extend((len(workload.output), (home / "out").stat().st_size))
+                found.append(carried.collect(tree.pids(workload.tree), kept, owner=USER))
+
+            dumped = workload.dump(at_freeze)
+            workload.wait_for(f"line {life * 10 + 5}")
+            workload.end()
+            workload.output = workload.output[: sizes[0]]
+            os.truncate(home / "out", sizes[1])
+            assert f"/dev/shm/perdure-owner-{home.parent.name}" in [each.path for each in found[0].carried]
+            assert carried.put_back(found[0].carried, kept, epoch=life, owner=USER) == ()
+            workload.restore(dumped)
+            home_files = {path.name for path in home.iterdir()}
+        workload.wait_for("credentials")
+        assert workload.status() == 5
+        told = workload.output.decode().replace("\r", "").splitlines()
+    assert told[:lines] == [f"line {number}" for number in range(lines)]
+    zero = "0000000000000000"
+    ids = f"({USER.uid}, {USER.uid}, {USER.uid}) ({USER.gid}, {USER.gid}, {USER.gid})"
+    assert told[lines] == f"credentials {ids} {sorted(USER.groups)} {[zero] * 3}"
+    assert (home / "out").read_text() == "".join(f"{number + 1} kept kept too\n" for number in range(lines))
+    assert (home / "out").stat().st_uid == USER.uid
+    assert home_files == {"out", "program.py"}
+    assert not list(Path("/dev/shm").glob(f"*{home.parent.name}*"))

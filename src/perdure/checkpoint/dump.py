@@ -19,12 +19,13 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import aftermath, connections, links, remaps, statistics, streams, tree
+from perdure.checkpoint import aftermath, connections, guard, identity, links, remaps, statistics, streams, tree
 from perdure.checkpoint.criu import netlock, repair, run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result, Running
 from perdure.checkpoint.frozen import SCRIPT, AtFreeze, Frozen
 from perdure.checkpoint.tree import Process, Tree
-from perdure.model.checkpoint import ProcessFact, Stream
+from perdure.model.checkpoint import Owner, ProcessFact, Stream
+from perdure.model.finding import problems
 
 STANDING = ("--file-locks", "--link-remap", "--ext-unix-sk", "--manage-cgroups=ignore")
 """Options of every dump and restore: safe together, and each the cure of a refusal that real programs meet."""
@@ -52,6 +53,8 @@ class DumpOptions(msgspec.Struct, frozen=True, kw_only=True):
     tcp: Literal["close", "keep"] = "close"
     log_to: Path | None = None
     """Where CRIU's log is put when it fails; None: it stays in the staging folder."""
+    owner: Owner | None = None
+    """The ordinary user that all of the tree but its init runs as; None: it may be anybody's."""
 
 
 class Dumped(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +95,8 @@ def dump(
     again. `begun` is told of the CRIU that was started, whose `cancel` may be called from another thread. A dump that fails for want of
     an option that is safe to give is tried once more with it.
 
-    Raises `errors.CheckpointFailed` with CRIU's reason, `errors.WorkloadLost`, `errors.ProcessGone` when the tree has ended.
+    Raises `errors.CheckpointFailed` with CRIU's reason, `errors.CheckpointRefused` for a user's tree that has other rights than the user,
+    `errors.WorkloadLost`, `errors.ProcessGone` when the tree has ended.
     """
     attempts = _Attempts(root, staging, options, at_freeze=at_freeze, criu=criu, begun=begun)
     tcp, ghosts = _tcp_options(root, options), GHOST_LIMIT
@@ -154,7 +158,7 @@ class _Attempts:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
         before = tree.members(self._root)
-        remaps.sweep(process.pid for process in before)
+        remaps.sweep((process.pid for process in before), self._options.owner)
         wired = streams.of(self._root)
         standing_still = self._stays_stopped_by_criu()
         call = Call(
@@ -230,7 +234,9 @@ class _Attempts:
         began = time.monotonic()
         facts = tree.facts(self._root)
         self._facts = tuple(msgspec.structs.replace(fact, stopped=fact.host_pid in self._stopped) for fact in facts)
-        links.keep(self._images)
+        if self._options.owner is not None:
+            _refuse_others(self._images, self._options.owner)
+        links.keep(self._images, self._options.owner)
         self._at_freeze()
         if self._options.leave == "stopped":
             tree.stop(self._root)
@@ -255,6 +261,13 @@ class _Attempts:
                 "stopped": told.frozen_s,
             },
         )
+
+
+def _refuse_others(images: Path, owner: Owner) -> None:
+    """Refuse a tree that could not be brought back for `owner`: of these images no restore is made."""
+    found = problems((*identity.check_images(images, owner), *guard.named_sockets(images, owner)))
+    if found:
+        raise errors.CheckpointRefused(f"{found[0].subject} {found[0].message}", hint=found[0].remedy or "", findings=found)
 
 
 def _spare_from_oom(pid: int) -> None:

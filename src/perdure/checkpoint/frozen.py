@@ -1,4 +1,5 @@
-"""The moment while a dump's tasks stand still: CRIU runs a few lines of shell then, which wake us and wait. Called by `dump`.
+"""The moment while the tasks of a dump or restore stand still: CRIU runs a few lines of shell then, which wake us and wait. Called by
+`dump` and `restore`.
 
 Nothing else is started in that moment, and what is to be done in it is done in this process. The lines open two pipes of ours through
 /proc, so that they end at once, and CRIU with them, when this process does.
@@ -21,10 +22,13 @@ AtFreeze = Callable[[], None]
 
 
 class Frozen:
-    """Two pipes: one that says that the tasks stand still, one that lets CRIU go on. A context manager; use one for one dump.
+    """Two pipes: one that says that the tasks stand still, one that lets CRIU go on. A context manager; use one for one dump or restore.
 
     `work` is the folder ``criu`` beside the one of the images, where the script looks for the pipes.
     """
+
+    root: int = 0
+    """PID of the first task by the host, when they stand still."""
 
     def __init__(self, work: Path) -> None:
         self._said, self._say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -46,14 +50,17 @@ class Frozen:
         for descriptor in (self._said, criu):
             ready.register(descriptor, select.POLLIN)
         found = {descriptor for descriptor, _ in ready.poll(limit_s * 1000.0)}
-        return self._said in found and bool(os.read(self._said, _MOST_SAID_BYTES))
+        said = os.read(self._said, _MOST_SAID_BYTES) if self._said in found else b""
+        _, _, root = said.decode("ascii", "replace").strip().partition(" ")
+        self.root = int(root) if root.isdecimal() else 0
+        return bool(said)
 
     def release(self) -> None:
-        """Let CRIU go on: the dump succeeds."""
+        """Let CRIU go on: the dump or restore succeeds."""
         os.write(self._let_go, b"go\n")
 
     def refuse(self) -> None:
-        """Let CRIU go on, and the dump fail: the tasks run again. Harmless after `release`, and when called twice."""
+        """Let CRIU go on and fail: what was to be dumped runs again, what was restored is ended. Harmless after `release`, and twice."""
         if self._let_go >= 0:
             os.close(self._let_go)
             self._let_go = -1

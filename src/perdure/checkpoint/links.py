@@ -18,8 +18,10 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
+from perdure.base import acting
 from perdure.base.proc import mounts
 from perdure.checkpoint.images import openfiles
+from perdure.model.checkpoint import Owner
 
 FILE = "perdure-links.json"
 """Where the links of a dump are listed, beside CRIU's images."""
@@ -43,22 +45,23 @@ class Link(msgspec.Struct, frozen=True):
     """Name of its content among the images; None: the file lies on a disk, and is there or is not."""
 
 
-def keep(images: Path) -> tuple[Link, ...]:
+def keep(images: Path, owner: Owner | None = None) -> tuple[Link, ...]:
     """List the links that the dump in the folder `images` rests on, with what is needed to make them again; returns them.
 
-    Called while the tree stands still and the links are there. Raises `errors.CheckpointFailed`, `errors.InputFormat`, `OSError`.
+    `owner` is whose workload it is: then nothing is read that this user may not read. Called while the tree stands still and the links are
+    there. Raises `errors.CheckpointFailed`, `errors.InputFormat`, `OSError`.
     """
     found: list[Link] = []
     for path in sorted({opened.name for opened in openfiles.of(images) if isinstance(opened, openfiles.RegularFile)}):
         if os.path.basename(path).startswith(_PREFIX):
-            found.append(_describe(path, images, len(found)))
+            found.append(_describe(path, images, len(found), owner))
     if found:
         (images / FILE).write_bytes(msgspec.json.encode(found))
     return tuple(found)
 
 
-def _describe(path: str, images: Path, number: int) -> Link:
-    with _folder(path) as root:
+def _describe(path: str, images: Path, number: int, owner: Owner | None) -> Link:
+    with acting.as_owner(owner), _folder(path) as root:
         there = os.stat(os.path.basename(path), dir_fd=root, follow_symlinks=False)
         names = []
         for name in sorted(os.listdir(root)):
@@ -70,33 +73,36 @@ def _describe(path: str, images: Path, number: int) -> Link:
         if _is_in_memory(path):
             content = f"{_CONTENT}{number}"
             descriptor = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
-            with open(descriptor, "rb") as source, open(images / content, "xb") as target:
+            with open(descriptor, "rb") as source, acting.as_self(), open(images / content, "xb") as target:
                 shutil.copyfileobj(source, target)
     return Link(path, tuple(names), stat.S_IMODE(there.st_mode), there.st_uid, there.st_gid, content)
 
 
-def put_back(images: Path) -> tuple[Link, ...]:
+def put_back(images: Path, owner: Owner | None = None) -> tuple[Link, ...]:
     """Make the links again that the images in the folder `images` rest on, with the content of the checkpoint; returns them.
 
-    Raises `errors.RestoreFailed` when the file itself is gone, or a stranger's lies there.
+    `owner` is whose workload it is: then all is done with this user's rights. Raises `errors.RestoreFailed` when the file itself is gone,
+    or a stranger's lies there.
     """
     links = _listed(images)
     made: list[Link] = []
     try:
-        for link in links:
-            _put_back(link, images)
-            made.append(link)
+        with acting.as_owner(owner):
+            for link in links:
+                _put_back(link, images)
+                made.append(link)
     except BaseException:
-        remove(tuple(made))
+        remove(tuple(made), owner)
         raise
     return links
 
 
-def remove(links: tuple[Link, ...]) -> None:
+def remove(links: tuple[Link, ...], owner: Owner | None = None) -> None:
     """Remove the links of a restore that failed; one that succeeded has done so itself."""
-    for link in links:
-        with contextlib.suppress(OSError), _folder(link.path) as root:
-            os.unlink(os.path.basename(link.path), dir_fd=root)
+    with acting.as_owner(owner):
+        for link in links:
+            with contextlib.suppress(OSError), _folder(link.path) as root:
+                os.unlink(os.path.basename(link.path), dir_fd=root)
 
 
 def _listed(images: Path) -> tuple[Link, ...]:
@@ -174,7 +180,7 @@ def _refill(link: Link, root: int, images: Path, name: str) -> None:
 
 
 def _copy(source: Path, target: int) -> None:
-    with open(source, "rb") as handle, open(os.dup(target), "wb") as sink:
+    with acting.as_self(), open(source, "rb") as handle, open(os.dup(target), "wb") as sink:
         shutil.copyfileobj(handle, sink)
 
 

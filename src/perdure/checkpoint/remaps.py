@@ -10,19 +10,21 @@ import os
 from collections.abc import Iterable
 
 from perdure import errors
+from perdure.base import acting
 from perdure.base.proc import descriptors, mappings
+from perdure.model.checkpoint import Owner
 
 _PREFIX = "link_remap."
 
 
-def sweep(pids: Iterable[int]) -> tuple[str, ...]:
-    """Remove CRIU's links to files that the processes `pids` hold without a name; returns their paths.
+def sweep(pids: Iterable[int], owner: Owner | None = None) -> tuple[str, ...]:
+    """Remove CRIU's links to files that the processes `pids` hold without a name, with the rights of `owner`; returns their paths.
 
     No dump of these processes may be going on. Only a link to such a very file is touched, whatever else is called so.
     """
     removed = []
     for folder, inodes in _nameless(pids).items():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), acting.as_owner(owner):
             removed.extend(_sweep_folder(folder, inodes))
     return tuple(removed)
 

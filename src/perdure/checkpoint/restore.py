@@ -16,12 +16,14 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import connections, links, streams, tree
+from perdure.checkpoint import connections, ghosts, guard, identity, links, streams, tree
 from perdure.checkpoint.criu import run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result
 from perdure.checkpoint.dump import GHOST_LIMIT, STANDING, keep_log, timeout_for
+from perdure.checkpoint.frozen import SCRIPT, Frozen
 from perdure.checkpoint.tree import Tree
-from perdure.model.checkpoint import Stream
+from perdure.model.checkpoint import Owner, Stream
+from perdure.model.finding import Finding, problems
 
 _PID_FILE = "pid"
 
@@ -36,6 +38,8 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     tcp: Literal["close", "keep"] = "close"
     log_to: Path | None = None
     """Where CRIU's log is put when it fails; None: it stays in the work folder."""
+    owner: Owner | None = None
+    """The ordinary user that all of the tree but its init runs as; None: as whoever it ran as."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,28 +58,32 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     The tree is a child of this process, in a PID namespace of its own as before, and has the streams of `options`. The images are
     changed where connections are closed.
 
-    Raises `errors.RestoreFailed` with CRIU's reason; nothing of the tree is left then.
+    Raises `errors.RestoreFailed` with CRIU's reason, and `errors.RestoreRefused` where a user's tree would have other rights than the user,
+    or something open that the user may not; nothing of the tree is left then.
     """
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("the tree would end with this thread")
+    if options.owner is not None:
+        refuse((*identity.check_images(images, options.owner), *guard.look_before(images, options.owner)))
     tcp, closed = tcp_options(images, options)
     inherited, descriptors = streams.inherited(options.streams, options.descriptors)
-    linked = links.put_back(images)
+    linked = links.put_back(images, options.owner)
     before = frozenset(process.children(os.getpid()))
-    result = run.run(
-        criu,
-        Call(
-            action=Action.RESTORE,
-            images=str(images),
-            work=str(work),
-            timeout_s=timeout_for(options.expected_bytes),
-            options=("--restore-detached", "--restore-sibling", f"--pidfile={_PID_FILE}", *STANDING, GHOST_LIMIT, *tcp, *inherited),
-            pass_fds=descriptors,
-        ),
+    call = Call(
+        action=Action.RESTORE,
+        images=str(images),
+        work=str(work),
+        timeout_s=timeout_for(options.expected_bytes),
+        action_script=str(SCRIPT) if options.owner is not None else None,
+        options=("--restore-detached", "--restore-sibling", f"--pidfile={_PID_FILE}", *STANDING, GHOST_LIMIT, *tcp, *inherited),
+        pass_fds=descriptors,
     )
+    result, problem = (run.run(criu, call), None) if options.owner is None else _watched(criu, call, images, options.owner)
     if not result.succeeded:
         _remove_leftovers(before)
-        links.remove(linked)
+        links.remove(linked, options.owner)
+        if problem is not None:
+            raise problem
         raise failure(result, options)
     pid = int((work / _PID_FILE).read_text("ascii"))
     try:
@@ -83,6 +91,38 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     except errors.ProcessGone:
         raise errors.RestoreFailed("the workload ended at the moment it was restored", hint=f"CRIU's log: {result.log_path}") from None
     return Restored(tree=found, wall_s=result.wall_s, log=Path(result.log_path), closed_connections=closed)
+
+
+def _watched(criu: Criu, call: Call, images: Path, owner: Owner) -> tuple[Result, BaseException | None]:
+    """Restore for `owner`, and let no task take a step before all that it has open was looked at; return also what that look raised."""
+    problem: BaseException | None = None
+    meeting = images.parent / "criu"
+    meeting.mkdir(mode=0o700, exist_ok=True)
+    with ghosts.moved(images), Frozen(meeting) as frozen:
+        running = run.start(criu, call)
+        ended = os.pidfd_open(running.pid)
+        try:
+            if frozen.wait(ended, call.timeout_s):
+                try:
+                    refuse(guard.look_at(frozen.root, images, owner))
+                    frozen.release()
+                except BaseException as error:  # noqa: BLE001 - CRIU has to end first; raised again by the caller
+                    problem = error
+                    frozen.refuse()
+        finally:
+            os.close(ended)
+            result = running.wait()
+    return result, problem
+
+
+def refuse(findings: tuple[Finding, ...]) -> None:
+    """Raise `errors.RestoreRefused` when there is a problem among `findings`."""
+    found = problems(findings)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise errors.RestoreRefused(
+            f"{found[0].subject} {found[0].message}{more}", hint=found[0].remedy or "see perdure check --restore", findings=findings
+        )
 
 
 def tcp_options(images: Path, options: RestoreOptions) -> tuple[tuple[str, ...], int]:

@@ -43,6 +43,13 @@ GROUP = Group(
             "try again: most programs read them at once",
         ),
         Code(
+            "network-unix-named",
+            _P,
+            "a Unix socket of an ordinary user's workload has a name in a folder that the user can change: making it again is root's work,"
+            " and could be led elsewhere meanwhile",
+            "use an abstract name, a socketpair or a loopback address",
+        ),
+        Code(
             "network-datagram-corked",
             _P,
             "a UDP socket holds back data until it is uncorked",

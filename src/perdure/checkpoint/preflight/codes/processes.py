@@ -122,6 +122,13 @@ GROUP = Group(
             "start the workload under an init of root's, as perdure run does",
         ),
         Code(
+            "process-other-user",
+            _P,
+            "a process of an ordinary user's workload has other rights than that user, as set-uid programs have: bringing it back would"
+            " give them to whoever can ask for it",
+            "let sudo, su, ping and their like end first, or start them elsewhere",
+        ),
+        Code(
             "process-shared-memory",
             _P,
             "two processes, not threads, live in one memory: a vfork whose child has not started its program, or clone with CLONE_VM",

@@ -81,6 +81,13 @@ GROUP = Group(
             "put the file back as it was",
         ),
         Code(
+            "restore-path-elsewhere",
+            _P,
+            "what an ordinary user's workload had open is another thing now: its path leads elsewhere, or the user may not open it any"
+            " more",
+            "put the file, its folder and their permissions back as they were",
+        ),
+        Code(
             "restore-terminal-taken",
             _P,
             "the number of a pseudo terminal within the workload (tmux, expect) is taken here by another terminal",
