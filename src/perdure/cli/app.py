@@ -39,6 +39,8 @@ COMMANDS: dict[str, str] = {
     "checkpoint": "perdure.cli.checkpoint:checkpoint",
     "restore": "perdure.cli.restore:restore",
     "stop": "perdure.cli.stop:stop",
+    "suspend": "perdure.cli.suspend:suspend",
+    "resume": "perdure.cli.resume:resume",
     "rm": "perdure.cli.rm:rm",
     "agent": "perdure.cli.agent:agent",
     "doctor": "perdure.cli.doctor:doctor",
@@ -95,6 +97,16 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "resolve": "perdure.cli.effects_resolve:resolve",
             "prune": "perdure.cli.effects_prune:prune",
             "export": "perdure.cli.effects_export:export",
+        },
+    ),
+    "slurm": (
+        "Put Perdure on a Slurm cluster, say whom it covers, and take it out again.",
+        {
+            "install": "perdure.cli.slurm_install:install",
+            "uninstall": "perdure.cli.slurm_uninstall:uninstall",
+            "payload": "perdure.cli.slurm_payload:payload",
+            "policy": "perdure.cli.slurm_policy:policy_",
+            "seat": "perdure.cli.slurm_seat:seat",
         },
     ),
     "config": (

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import typing
 
 PREFIX = ".perdure-install."
@@ -22,6 +23,7 @@ PREFIX = ".perdure-install."
 def main() -> int:
     stream = sys.stdin.buffer
     told = json.loads(stream.read(int(stream.readline())).decode())
+    apart = "{:.3f}".format(time.time() - told["sent_s"])
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     python = find_python(told["pythons"], told["python"])
@@ -39,8 +41,9 @@ def main() -> int:
         program = "import sys; sys.path.insert(0, {!r}); from perdure.__main__ import main; sys.exit(main())".format(
             os.path.join(folder, "tree", told["packages"])
         )
+        words = [word.replace("{payload}", folder).replace("{apart}", apart) for word in told["arguments"]]
         child = subprocess.Popen(
-            [python, "-I", "-B", "-c", program] + [word.replace("{payload}", folder) for word in told["arguments"]],
+            [python, "-I", "-B", "-c", program, *words],
             stdin=subprocess.DEVNULL,
             cwd="/",
         )

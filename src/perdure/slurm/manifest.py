@@ -122,10 +122,10 @@ def forget() -> None:
 
 
 @contextlib.contextmanager
-def locked() -> Iterator[bool]:
+def locked(*, patient: bool = False) -> Iterator[bool]:
     """Keep others from installing and uninstalling on this node while the block runs; yields whether the folder had to be made.
 
-    Raises `errors.StoreLocked` when somebody else is at it, `errors.OutputError`.
+    With `patient`, whoever is at it is waited for. Raises `errors.StoreLocked` when somebody else is at it, `errors.OutputError`.
     """
     made = False
     try:
@@ -139,7 +139,7 @@ def locked() -> Iterator[bool]:
         raise errors.OutputError(f"cannot make {FOLDER}: {error.strerror}", hint="run it as root") from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
         except BlockingIOError as error:
             raise errors.StoreLocked(
                 "somebody is installing or uninstalling on this node at this moment", hint="try again when they are done"

@@ -16,7 +16,7 @@ import re
 import stat
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -60,6 +60,8 @@ class Payload(msgspec.Struct, frozen=True):
     """The Python that the libraries are made for, such as ``3.11``."""
     machine: str
     """The processor's architecture, as uname(2) calls it."""
+    prefix: str
+    """Where the objects of the shim look for the rest."""
     items: tuple[Item, ...]
     sources: dict[str, str] = {}
     """Path of an item to the file that has its content; empty in the packed list."""
@@ -94,9 +96,10 @@ def prebuilt(version: str, machine: str) -> str:
     return f"share/shim/slurm-{version}-{machine}.so"
 
 
-def gather(*, extras: Iterable[str] = (), criu: Path | None = None, shims: dict[str, Path] | None = None) -> Payload:
-    """Return the payload of the running environment, with `criu`, a private prefix, and `shims`: path in the payload to an object.
+def gather(place: str, *, extras: Iterable[str] = (), criu: Path | None = None, shims: Mapping[str, Path] | None = None) -> Payload:
+    """Return the payload of the running environment, for installations at `place`.
 
+    `criu` is a private prefix; `shims` are objects of the shim, by their paths in the payload.
     Raises `errors.UsageError` for an unknown extra, `errors.EnvironmentUnfit` when a library is not there or was changed.
     """
     wanted = [*CORE]
@@ -111,10 +114,10 @@ def gather(*, extras: Iterable[str] = (), criu: Path | None = None, shims: dict[
         if prefix.read(criu) is None:
             raise errors.EnvironmentUnfit(f"{criu} is no folder with a CRIU in it", hint=f"perdure doctor --bring-criu --prefix {criu}")
         found |= {f"criu/{path}": source for path, source in _below(criu).items()}
-    found |= shims or {}
+    found |= dict(shims or {})
     items = tuple(_item(path, source) for path, source in sorted(found.items()))
     sources = {path: str(source) for path, source in found.items()}
-    return Payload(FORMAT, __version__, python, platform.machine(), items, sources)
+    return Payload(FORMAT, __version__, python, platform.machine(), place, items, sources)
 
 
 def _libraries(names: Iterable[str]) -> dict[str, Path]:

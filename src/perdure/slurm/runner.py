@@ -14,6 +14,7 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -88,7 +89,8 @@ def read(text: str) -> Runner:
 def boot(payload: Payload, archive: Path, *, prefix: str, pythons: Iterable[str], arguments: list[str]) -> Command:
     """Return what to run on a node that has nothing of ours: our first program there, which reads the packed payload `archive`.
 
-    ``{payload}`` in `arguments` becomes the folder over there that the payload is unpacked into.
+    ``{payload}`` in `arguments` becomes the folder over there that the payload is unpacked into, ``{apart}`` how many seconds its clock is
+    ahead of the one here, the time of getting there included.
     """
     program = importlib.resources.files("perdure.slurm").joinpath("boot.py").read_bytes()
     told = json.dumps(
@@ -98,6 +100,7 @@ def boot(payload: Payload, archive: Path, *, prefix: str, pythons: Iterable[str]
             "pythons": list(pythons),
             "packages": payload.packages,
             "arguments": arguments,
+            "sent_s": time.time(),
         }
     ).encode()
     words = ["python3", "-I", "-c", f"import sys; exec(sys.stdin.buffer.read({len(program)}))"]
@@ -105,21 +108,22 @@ def boot(payload: Payload, archive: Path, *, prefix: str, pythons: Iterable[str]
 
 
 def run(
-    runner: Runner, nodes: Iterable[str], command: Callable[[str], Command], *, limit_s: float, at_once: int = AT_ONCE
+    runner: Runner, nodes: Iterable[str], command: Callable[[], Command], *, limit_s: float, at_once: int = AT_ONCE
 ) -> Iterator[Answer]:
-    """Run on each of `nodes` what `command` returns for it, many at a time; yield their answers as they come.
+    """Run on each of `nodes` what `command` returns when its turn comes, many at a time; yield their answers as they come.
 
     A node that takes longer than `limit_s` is given up: its runner is ended, and its status is 124.
     """
     with ThreadPoolExecutor(at_once) as pool:
-        waiting: set[Future[Answer]] = {pool.submit(_one, runner, node, command(node), limit_s) for node in nodes}
+        waiting: set[Future[Answer]] = {pool.submit(_one, runner, node, command, limit_s) for node in nodes}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
 
 
-def _one(runner: Runner, node: str, what: Command, limit_s: float) -> Answer:
+def _one(runner: Runner, node: str, command: Callable[[], Command], limit_s: float) -> Answer:
+    what = command()
     argv = runner.argv(node, what.words)
     try:
         # A session of its own, so that what a runner has started can be ended with it.

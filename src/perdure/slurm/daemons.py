@@ -1,0 +1,144 @@
+"""What Slurm there is on this node: its version, its configuration, where its plugins are listed, its headers. Called by `checks`.
+
+Asked of Slurm's own commands where they answer; a controller that is away leaves what stands in slurm.conf.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+OLDEST = (22, 5)
+"""The first Slurm that tells a job when it ends."""
+_ASK_S = 10
+_PATHS = ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/opt/slurm/sbin", "/opt/slurm/bin")
+_CONFIGURATIONS = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+    "/opt/slurm/etc/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+)
+DROP_IN = "perdure.conf"
+
+
+class Slurm(msgspec.Struct, frozen=True):
+    """Slurm as it is found on this node."""
+
+    version: str
+    """Such as ``24.11.5``; empty: there is none."""
+    configuration: str | None
+    """Its slurm.conf."""
+    plugstack: str | None
+    """The file that lists SPANK plugins, there or not."""
+    include: str | None
+    """A folder of which that file reads every ``*.conf``."""
+    headers: str | None
+    """The folder to compile against: it holds ``slurm/spank.h``."""
+    headers_version: str
+    runs_jobs: bool
+    """There is a slurmd: jobs run here."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Tell whether the configuration comes from the controller, which would write over what is changed here."""
+        place = os.path.realpath(self.configuration or "/")
+        return place.startswith("/run/") or "/conf-cache/" in place
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version's numbers."""
+        return tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
+
+
+def look(*, home: str | None) -> Slurm:
+    """Return what there is of Slurm. `home`: the folder it is installed in, with bin, sbin and include; None: the usual places."""
+    path = ":".join([*([f"{home}/sbin", f"{home}/bin"] if home else []), os.environ.get("PATH", ""), *_PATHS])
+    scontrol, slurmd = shutil.which("scontrol", path=path), shutil.which("slurmd", path=path)
+    version = next((found for program, flag in ((slurmd, "-V"), (scontrol, "-V")) if program and (found := _version(program, flag))), "")
+    told = _told(scontrol)
+    configuration = told.get("SLURM_CONF") or os.environ.get("SLURM_CONF") or next(filter(os.path.isfile, _CONFIGURATIONS), None)
+    plugstack = told.get("PlugStackConfig") or _plugstack(configuration)
+    headers, of = _headers(home, scontrol)
+    return Slurm(version, configuration, plugstack, _include(plugstack), headers, of, slurmd is not None)
+
+
+def scontrol(home: str | None) -> str | None:
+    """Return Slurm's command to ask, or None."""
+    return shutil.which("scontrol", path=":".join([*([f"{home}/bin"] if home else []), os.environ.get("PATH", ""), *_PATHS]))
+
+
+def _ask(argv: list[str]) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_ASK_S, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _version(program: str, flag: str) -> str:
+    match = re.search(r"(?m)^slurm\S* (\d+\.\d+\.\d+\S*)", _ask([program, flag]))
+    return match[1] if match else ""
+
+
+def _told(program: str | None) -> dict[str, str]:
+    """Return what `scontrol show config` says, as far as it says anything."""
+    if program is None:
+        return {}
+    found = {}
+    for line in _ask([program, "show", "config"]).splitlines():
+        key, equals, value = line.partition("=")
+        if equals and value.strip() not in {"", "(null)"}:
+            found[key.strip()] = value.strip()
+    return found
+
+
+def _plugstack(configuration: str | None) -> str | None:
+    if configuration is None:
+        return None
+    named = re.search(r"(?im)^\s*PlugStackConfig\s*=\s*(\S+)", _text(configuration))
+    return named[1] if named else os.path.join(os.path.dirname(configuration), "plugstack.conf")
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _include(plugstack: str | None) -> str | None:
+    """Return a folder that `plugstack` reads every ``*.conf`` of, and that is there."""
+    if plugstack is None:
+        return None
+    for pattern in re.findall(r"(?m)^\s*include\s+(\S+)", _text(plugstack)):
+        whole = pattern if pattern.startswith("/") else os.path.join(os.path.dirname(plugstack), pattern)
+        folder, name = os.path.split(whole)
+        if name in {"*", "*.conf"} and os.path.isdir(folder) and glob.escape(folder) == folder:
+            return folder
+    return None
+
+
+def _headers(home: str | None, program: str | None) -> tuple[str | None, str]:
+    beside = [str(Path(os.path.realpath(program)).parent.parent / "include")] if program else []
+    for folder in [*([f"{home}/include"] if home else []), *beside, "/usr/include", "/usr/local/include"]:
+        if os.path.isfile(f"{folder}/slurm/spank.h"):
+            return folder, _headers_version(folder)
+    return None, ""
+
+
+def _headers_version(folder: str) -> str:
+    """Return what the headers are of: SLURM_VERSION_NUMBER holds a byte each for year, month and patch."""
+    for name in ("slurm_version.h", "slurm.h"):
+        match = re.search(r"(?m)^#define\s+SLURM_VERSION_NUMBER\s+(0x[0-9a-fA-F]+)", _text(f"{folder}/slurm/{name}"))
+        if match:
+            number = int(match[1], 16)
+            return f"{number >> 16}.{number >> 8 & 0xFF:02d}.{number & 0xFF}"
+    return ""
