@@ -85,6 +85,23 @@ uint64_t start_ticks(int pid)
 	return state == 'Z' || state == 'X' ? 0 : ticks;
 }
 
+/* Whether a living process has the file mapped. Its start time would not do: one that was restored sees another than we do. */
+static int has_mapped(int pid, const char *name)
+{
+	char path[64], line[8192];
+	size_t length = strlen(name);
+	int found = 0;
+	snprintf(path, sizeof path, "/proc/%d/maps", pid);
+	FILE *maps = fopen(path, "re");
+	while (maps && !found && fgets(line, sizeof line, maps)) {
+		size_t end = strcspn(line, "\n");
+		found = end > length && line[end - length - 1] == '/' && !strncmp(line + end - length, name, length);
+	}
+	if (maps)
+		fclose(maps);
+	return found;
+}
+
 uint64_t world_used(const char *uuid, void (*each)(void *, int, uint64_t), void *context)
 {
 	char path[4096], file[8192];
@@ -100,7 +117,7 @@ uint64_t world_used(const char *uuid, void (*each)(void *, int, uint64_t), void 
 		if (sscanf(entry->d_name, "%d-%llu-", &pid, &ticks) != 2)
 			continue;
 		snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
-		if (start_ticks(pid) != ticks || stat(file, &there))
+		if (!has_mapped(pid, entry->d_name) || stat(file, &there))
 			continue; /* a driver frees what a process had that has ended */
 		sum += there.st_size;
 		if (each)
