@@ -24,6 +24,13 @@ lay() {
     [ "$role" = head ] && cp -a "$rootfs/var/lib/mysql" var/lib/
     mkdir -p var/cache var/lib/dpkg var/spool/slurmd var/spool/slurmctld var/log/slurm
     cp -a "$outside/etc/." etc/
+    # What an installation made once is the same on all nodes. Its large files are never written to, so links will do.
+    if [ -d "$outside/template" ]; then
+        if [ -d "$outside/template/disk/opt/perdure" ]; then
+            cp -al "$outside/template/disk/opt/perdure" opt/ 2>/dev/null || cp -a "$outside/template/disk/opt/perdure" opt/
+        fi
+        for part in etc var local; do [ -d "$outside/template/disk/$part" ] && cp -a "$outside/template/disk/$part/." "$part"; done
+    fi
     touch "$root.laid"
 }
 [ -e "$root.laid" ] || lay

@@ -44,7 +44,7 @@ def lack(version: str) -> str | None:
     namespaces = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--cgroup", "--fork", "true"]
     if subprocess.run(namespaces, capture_output=True).returncode:
         return "namespaces are not allowed here"
-    if not (_place(version) / "root").is_dir():
+    if not (place(version) / "root").is_dir():
         return f"no root file system for Slurm {version}: scripts/setup cluster {version} makes it"
     return None
 
@@ -52,16 +52,16 @@ def lack(version: str) -> str | None:
 @contextlib.contextmanager
 def held(version: str) -> Iterator[Path]:
     """Give the root file system for `version`, and keep it from being removed meanwhile. Raises `Missing`."""
-    place = _place(version)
+    ours = place(version)
     try:
-        descriptor = os.open(CACHE / f"{place.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(CACHE / f"{ours.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Missing(f"{CACHE}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if not (place / "root").is_dir():
+        if not (ours / "root").is_dir():
             raise Missing(f"no root file system for Slurm {version}")
-        yield place / "root"
+        yield ours / "root"
     finally:
         os.close(descriptor)
 
@@ -69,21 +69,22 @@ def held(version: str) -> Iterator[Path]:
 def make(version: str) -> Path:
     """Make the root file system for `version` unless it is there; return it. Raises `Missing` with the last words of what failed."""
     CACHE.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place = _place(version)
-    with _exclusively(f"{place.name}.making"):
-        if not (place / "root").is_dir():
-            sys.stderr.write(f"setup: making the root file system of nodes with Slurm {version} in {place} (a few minutes)\n")
-            fresh = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=CACHE))
+    ours = place(version)
+    with _exclusively(f"{ours.name}.making"):
+        if not (ours / "root").is_dir():
+            sys.stderr.write(f"setup: making the root file system of nodes with Slurm {version} in {ours} (a few minutes)\n")
+            fresh = Path(tempfile.mkdtemp(prefix=f".{ours.name}.", dir=CACHE))
             try:
                 _build(SUITES[version], fresh)
-                fresh.rename(place)
+                fresh.rename(ours)
             finally:
                 shutil.rmtree(fresh, ignore_errors=True)
-        _remove_older(SUITES[version], place)
-    return place / "root"
+        _remove_older(SUITES[version], ours)
+    return ours / "root"
 
 
-def _place(version: str) -> Path:
+def place(version: str) -> Path:
+    """Return where the root file system for `version`, as the recipe is now, lies or would lie."""
     recipe = hashlib.blake2b(digest_size=6)
     for path in (_RECIPE, _ROOT / "requirements.lock.txt"):
         recipe.update(path.read_bytes())
@@ -132,6 +133,13 @@ def _bring_criu(root: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(_ROOT / "src")}, cwd="/")
     if not (target / "perdure-prefix.json").is_file():
         raise Missing(f"no CRIU could be brought: {done.stdout[-600:]} {done.stderr[-600:]}")
+
+
+@contextlib.contextmanager
+def once(name: str) -> Iterator[Path]:
+    """Give the path `name` in the cache, for the caller to make if it is not there, while nobody else does."""
+    with _exclusively(f"{name}.making"):
+        yield CACHE / name
 
 
 @contextlib.contextmanager

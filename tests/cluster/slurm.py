@@ -64,14 +64,15 @@ class Cluster:
 
     def start_agent(self, name: str) -> None:
         """Start Perdure's service on a node where it was just installed, as systemd does there; a boot starts it by itself."""
+        command = "exec /opt/perdure/bin/perdure agent >>/var/log/slurm/agent 2>&1 </dev/null"
+        subprocess.run(self.nodes[name].inside("setsid", "--fork", "bash", "-c", command), check=True)
+        self.wait_agent(name)
+
+    def wait_agent(self, name: str) -> None:
+        """Wait until Perdure's service on a node can be asked. Raises `Failed`."""
         node = self.nodes[name]
-        subprocess.run(
-            node.inside("setsid", "--fork", "bash", "-c", "exec /opt/perdure/bin/perdure agent >>/var/log/slurm/agent 2>&1 </dev/null"),
-            check=True,
-        )
-        socket = Path(f"/proc/{node.pid}/root/run/perdure/agent.sock")
         try:
-            wait_until(socket.exists, f"{name}: no agent", timeout_s=60)
+            wait_until(Path(f"/proc/{node.pid}/root/run/perdure/agent.sock").exists, f"{name}: no agent", timeout_s=60)
         except Failed as error:
             raise Failed(f"{error}: {node.words()}") from None
 
@@ -144,31 +145,32 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running(folder: Path, shape_: Shape | None = None, *, boot: bool = True) -> Iterator[Cluster]:
+def running(folder: Path, shape_: Shape | None = None, *, template: Path | None = None) -> Iterator[Cluster]:
     """Start a cluster whose files lie in `folder` (empty; it is removed afterwards), and end all of it afterwards.
+
+    `template` is what an installation made, which every node then has from the start (`installed.running`).
 
     Raises `rootfs.Missing` where there is no root file system, `Failed` with the daemons' words when it does not come up.
     """
     chosen = shape_ or Shape()
     with rootfs.held(chosen.version) as root, contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        _lay(folder, chosen, root)
+        _lay(folder, chosen, root, template)
         switch = Switch()
         stack.callback(switch.close)
         names = (shape.HEAD, *chosen.nodes)
         nodes = {name: Node(name, shape_=chosen, rootfs=root, outside=folder, switch=switch) for name in names}
         stack.callback(_end, nodes)
         cluster = Cluster(folder, chosen, nodes)
-        for name in names if boot else ():
+        for name in names:
             nodes[name].start()
-        for name in names if boot else ():
+        for name in names:
             nodes[name].wait_ready()
-        if boot:
-            _wait_idle(cluster)
+        _wait_idle(cluster)
         yield cluster
 
 
-def _lay(folder: Path, chosen: Shape, root: Path) -> None:
+def _lay(folder: Path, chosen: Shape, root: Path, template: Path | None) -> None:
     folder.chmod(0o755)
     for name in ("etc", "home", "shared", "log", "nodes", "state"):
         (folder / name).mkdir()
@@ -184,6 +186,11 @@ def _lay(folder: Path, chosen: Shape, root: Path) -> None:
             os.chown(path, uid, uid)
     # As the shared scratch of a site: everybody may make folders, nobody may touch another's.
     (folder / "shared").chmod(0o1777)
+    if template is not None:
+        (folder / "template").symlink_to(template)
+        shutil.copytree(template / "shared", folder / "shared", dirs_exist_ok=True)
+        (folder / "shared/perdure").chmod(0o700)
+        (folder / "shared").chmod(0o1777)
 
 
 def _wait_idle(cluster: Cluster) -> None:
