@@ -42,6 +42,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     │   ├── StoreLocked             store-locked      11   somebody else is at work in it (retryable)
     │   ├── StoreKeyWrong           store-key         12   the key file is not the one it was made with
     │   ├── StoreCorrupt            store-corrupt     13   something in it is damaged; the object is named
+    │   │   └── CheckpointDamaged   checkpoint-damaged 13  found while it was being restored; an older one may be whole
     │   ├── StoreFormat             store-format      22   made by a newer Perdure
     │   ├── StoreUnavailable        store-away        75   it does not answer, or refuses for now (retryable)
     │   │   └── StoreFull           store-full        75   no room for what was to be written (retryable)
@@ -402,6 +403,12 @@ class StoreCorrupt(StoreError):
     def __init__(self, message: str, *, hint: str = "", object_key: str = "") -> None:
         super().__init__(message, hint=hint)
         self.object_key = object_key
+
+
+class CheckpointDamaged(StoreCorrupt):
+    """A checkpoint was found to be damaged while it was being restored; an older one may be whole."""
+
+    code = "checkpoint-damaged"
 
 
 class StoreFormat(StoreError):

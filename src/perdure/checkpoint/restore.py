@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import connections, ghosts, guard, identity, links, streams, tree
+from perdure.checkpoint import connections, ghosts, guard, identity, links, serving, streams, tree
 from perdure.checkpoint.criu import run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result
 from perdure.checkpoint.dump import GHOST_LIMIT, STANDING, keep_log, timeout_for
@@ -40,6 +41,8 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where CRIU's log is put when it fails; None: it stays in the work folder."""
     owner: Owner | None = None
     """The ordinary user that all of the tree but its init runs as; None: as whoever it ran as."""
+    pages: Mapping[str, serving.Content] = {}
+    """Images that do not lie in the folder, by their names: read when CRIU asks for them."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +61,8 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     The tree is a child of this process, in a PID namespace of its own as before, and has the streams of `options`. The images are
     changed where connections are closed.
 
-    Raises `errors.RestoreFailed` with CRIU's reason, and `errors.RestoreRefused` where a user's tree would have other rights than the user,
-    or something open that the user may not; nothing of the tree is left then.
+    Raises `errors.RestoreFailed` with CRIU's reason, `errors.RestoreRefused` where a user's tree would have other rights than the user or
+    something open that the user may not, and what the reading of `options.pages` raises; nothing of the tree is left then.
     """
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("the tree would end with this thread")
@@ -69,21 +72,27 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     inherited, descriptors = streams.inherited(options.streams, options.descriptors)
     linked = links.put_back(images, options.owner)
     before = frozenset(process.children(os.getpid()))
-    call = Call(
-        action=Action.RESTORE,
-        images=str(images),
-        work=str(work),
-        timeout_s=timeout_for(options.expected_bytes),
-        action_script=str(SCRIPT) if options.owner is not None else None,
-        options=("--restore-detached", "--restore-sibling", f"--pidfile={_PID_FILE}", *STANDING, GHOST_LIMIT, *tcp, *inherited),
-        pass_fds=descriptors,
-    )
-    result, problem = (run.run(criu, call), None) if options.owner is None else _watched(criu, call, images, options.owner)
+    standing = ("--restore-detached", "--restore-sibling", f"--pidfile={_PID_FILE}", *STANDING, GHOST_LIMIT)
+    with _served(images, options.pages) as server:
+        call = Call(
+            action=Action.RESTORE,
+            images=str(images),
+            work=str(work),
+            timeout_s=timeout_for(options.expected_bytes),
+            action_script=str(SCRIPT) if options.owner is not None else None,
+            options=(*standing, *tcp, *inherited, *(("--stream",) if server else ())),
+            pass_fds=descriptors,
+        )
+        result, problem = (run.run(criu, call), None) if options.owner is None else _watched(criu, call, images, options.owner)
+        if not result.succeeded:
+            # Before the server is left: one of them could hold a pipe open.
+            _remove_leftovers(before)
     if not result.succeeded:
-        _remove_leftovers(before)
         links.remove(linked, options.owner)
         if problem is not None:
             raise problem
+        if server is not None and server.problem is not None:
+            raise server.problem
         raise failure(result, options)
     pid = int((work / _PID_FILE).read_text("ascii"))
     try:
@@ -123,6 +132,15 @@ def refuse(findings: tuple[Finding, ...]) -> None:
         raise errors.RestoreRefused(
             f"{found[0].subject} {found[0].message}{more}", hint=found[0].remedy or "see perdure check --restore", findings=findings
         )
+
+
+@contextlib.contextmanager
+def _served(images: Path, pages: Mapping[str, serving.Content]) -> Iterator[serving.Server | None]:
+    if not pages:
+        yield None
+        return
+    with serving.Server(images, pages) as server:
+        yield server
 
 
 def tcp_options(images: Path, options: RestoreOptions) -> tuple[tuple[str, ...], int]:

@@ -5,6 +5,7 @@ Everything here works on one life and decides nothing; what fails is told by an 
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
+from perdure.base import text
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, alive, carried, dump, staging, tree
 from perdure.checkpoint import launch as launching
@@ -25,27 +27,34 @@ from perdure.checkpoint.criu.locate import Init
 from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.outputs import bring_back, ledgers, listing, record, trees
-from perdure.checkpoint.preflight import connections, host, mapped, save, terminals
+from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, save, terminals
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part, Trigger
 from perdure.model.finding import Finding, Severity, problems
+from perdure.store import locks
+from perdure.store.owners import Linux
 from perdure.supervisor import environment, gate
 from perdure.supervisor.console import Console
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.life import Life
+from perdure.supervisor.record import State
 from perdure.supervisor.resume import Source
 from perdure.supervisor.saver import Item
 from perdure.supervisor.triggers import Due
 from perdure.supervisor.voice import Voice
 
 _IMAGES = "images"
+_WORK = "criu"
 _MOMENTS = 5
 """Freezes until a workload is met outside a transaction of its ledger; each costs it a stop."""
 _MOMENT_S = 0.1
 _INITS = "init"
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
+
+_BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+"""Beside the owner's own variables; of ours a user's program gets none."""
 
 _SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
 
@@ -112,6 +121,7 @@ class Dumping:
             leave="stopped" if self._due.stop else "running",
             tcp=life.options.tcp,
             log_to=life.folders.workload(life.name) / "dump.log",
+            owner=life.owner,
         )
         # One that was taken over outlives us: CRIU then undoes by itself what it did.
         criu = mortal(life.criu) if life.own_namespace else life.criu
@@ -129,7 +139,6 @@ class Dumping:
 
     def _dump(self, folder: Path, options: dump.DumpOptions, criu: Criu) -> dump.Dumped:
         """Dump; a workload met in the middle of a transaction of its ledger goes on for a moment first."""
-        root = self._life.tree
         for left in reversed(range(_MOMENTS)):
             with gate.shut(self._life.epoch_file):
                 try:
@@ -183,6 +192,9 @@ class Dumping:
             criu=life.criu,
             staging=life.staging,
             own_session=life.own_namespace,
+            owner=life.owner,
+            ask_gpu=gpu_states.asker(life.gpus.helper),
+            is_suspended=life.record.state is State.SUSPENDED,
         )
         findings = save.check(life.tree.pid, plan)
         found = problems(findings)
@@ -195,9 +207,9 @@ class Dumping:
         pids = tree.pids(life.tree)
         ledgers.refuse(pids)
         log_bytes = self._console.drain()
-        collected = carried.collect(pids, folder, explicit=_init_program(life))
-        included = trees.include(life.options.outputs, folder)
-        self._recording = record.record(pids, folder, besides=collected.paths, stored=included.stored)
+        collected = carried.collect(pids, folder, explicit=_init_program(life), owner=life.owner)
+        included = trees.include(life.options.outputs, folder, life.owner)
+        self._recording = record.record(pids, folder, besides=collected.paths, stored=included.stored, owner=life.owner)
         self._taken = _AtFreeze(
             log_bytes=log_bytes,
             carried=collected.carried,
@@ -231,6 +243,7 @@ class Dumping:
             log_bytes=taken.log_bytes,
             own_pid_namespace=life.own_namespace,
             tcp=life.options.tcp,
+            owner=life.owner,
             gpus=on_gpus.gpus,
             cuda_processes=on_gpus.cuda_processes,
             gpu_driver=on_gpus.gpu_driver,
@@ -351,20 +364,25 @@ def end(life: Life) -> None:
 def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Voice) -> None:
     """Bring the workload back from `source`, with `streams` as its new descriptors 0, 1 and 2.
 
-    Raises `errors.RestoreRefused` and `errors.RestoreFailed`; nothing of it runs then.
+    Raises `errors.RestoreRefused`, `errors.RestoreFailed`, `errors.CheckpointDamaged`; nothing of it runs then.
     """
     manifest, contents = source.manifest, Path(source.folder)
     included = frozenset(entry.path for entry in listing.read(contents))
-    plan = preflight.RestorePlan(criu=life.criu, cpu=life.cpu_check, staging=life.staging, is_staged=True, included=included)
+    plan = preflight.RestorePlan(
+        criu=life.criu, cpu=life.cpu_check, staging=life.staging, is_staged=True, included=included, owner=life.owner
+    )
     found = preflight.check(manifest, plan)
     _refuse(found, voice)
     planned = life.gpus.plan(manifest, life.variables)
-    _refuse(trees.put_back(contents, epoch=life.epoch), voice)
-    _refuse(carried.put_back(manifest.carried, contents, epoch=life.epoch), voice)
-    _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents), voice)
+    of_init, of_owner = _carried(manifest)
+    _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), voice)
+    _refuse(carried.put_back(of_init, contents, epoch=life.epoch), voice)
+    _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), voice)
+    _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents, owner=life.owner), voice)
+    give(life, streams)
     images = contents / manifest.images_directory
     cure_timerfds(images)
-    work = contents / "criu"
+    work = contents / _WORK
     work.mkdir(mode=0o700)
     options = restoring.RestoreOptions(
         streams=manifest.streams,
@@ -372,9 +390,14 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         expected_bytes=manifest.logical_bytes,
         tcp=manifest.tcp,
         log_to=life.folders.workload(life.name) / "restore.log",
+        owner=life.owner,
     )
-    bring = restoring.restore if adopt.is_whole(images) else adopt.bring_back
-    life.tree = bring(images, work, options, mortal(life.criu) if bring is restoring.restore else life.criu).tree
+    if source.late:
+        life.tree = _bring_back_while_reading(life, source, options, voice)
+    elif adopt.is_whole(images):
+        life.tree = restoring.restore(images, work, options, mortal(life.criu)).tree
+    else:
+        life.tree = adopt.bring_back(images, work, options, life.criu).tree
     try:
         life.gpus.restore(life.tree, manifest, contents, planned)
         alive.verify(life.tree, manifest.processes, _probe(life))
@@ -384,11 +407,44 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         raise
 
 
+def _bring_back_while_reading(life: Life, source: Source, options: restoring.RestoreOptions, voice: Voice) -> Tree:
+    """Bring it back while its memory is read. Where that fails although the store is whole, read all of it and try once more."""
+    contents, criu = Path(source.folder), mortal(life.criu)
+    images, work = contents / source.manifest.images_directory, contents / _WORK
+    with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
+        try:
+            with life.repository.stream(source.id) as files:
+                pages = {os.path.basename(name): functools.partial(files.read, name) for name in source.late}
+                return restoring.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
+        except errors.StoreCorrupt as error:
+            raise errors.CheckpointDamaged(f"{source.id} is damaged: {error}", hint=error.hint, object_key=error.object_key) from error
+        except errors.RestoreFailed as error:
+            voice.say(f"{error}; trying once more with all of it read before")
+        life.repository.extract(source.id, contents, names=source.late, progress=lambda _done: None)
+    shutil.rmtree(work)
+    work.mkdir(mode=0o700)
+    return restoring.restore(images, work, options, criu).tree
+
+
 def _probe(life: Life) -> alive.Probe | None:
     if life.options.probe is None:
         return None
-    variables = {**os.environ, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.epoch_file)}
-    return alive.Probe(argv=tuple(shlex.split(life.options.probe)), environment=variables, working_directory=life.record.working_directory)
+    before = os.environ if life.owner is None else {**_BARE, **life.variables}
+    return alive.Probe(
+        argv=tuple(shlex.split(life.options.probe)),
+        environment={**before, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.epoch_file)},
+        working_directory=life.record.working_directory,
+        owner=life.owner,
+        folder=str(life.epoch_file.parent),
+        limits=life.limits,
+    )
+
+
+def _carried(manifest: Manifest) -> tuple[tuple[Carried, ...], tuple[Carried, ...]]:
+    """Return what goes along of the init, which is ours, and of the workload."""
+    program = text.storable(manifest.processes[0].executable) if manifest.processes else ""
+    of_init = tuple(each for each in manifest.carried if each.path == program)
+    return of_init, tuple(each for each in manifest.carried if each.path != program)
 
 
 def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:

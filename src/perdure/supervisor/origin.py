@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perdure import errors
 from perdure.base.proc import machine, process
-from perdure.checkpoint import staging
+from perdure.checkpoint import serving, staging
 from perdure.model.checkpoint import CheckpointId, Manifest
 from perdure.store import lives
 from perdure.store.repository import Repository
@@ -25,15 +25,25 @@ from perdure.supervisor.wanted import Setup, Wanted
 class Origin:
     """Finds where the workload `name` goes on from."""
 
-    def __init__(self, name: str, wanted: Wanted, setup: Setup, *, database: Database, repository: Repository, voice: Voice) -> None:
+    def __init__(
+        self,
+        name: str,
+        wanted: Wanted,
+        setup: Setup,
+        *,
+        database: Database,
+        repository: Repository,
+        voice: Voice,
+        damaged: set[CheckpointId],
+    ) -> None:
         self._name = name
         self._wanted = wanted
         self._setup = setup
         self._database = database
         self._repository = repository
         self._voice = voice
-        self.damaged: set[CheckpointId] = set()
-        """Checkpoints that were found to be so."""
+        self.damaged = damaged
+        """Checkpoints that were found to be so, before or here."""
 
     @contextlib.contextmanager
     def source(self) -> Iterator[Source | None]:
@@ -47,13 +57,17 @@ class Origin:
             yield None
             return
         for checkpoint in found:
+            if checkpoint in self.damaged:
+                continue
             manifest = resume.head(self._repository, checkpoint, self._voice)
             if manifest is None:
                 self.damaged.add(checkpoint)
                 continue
             self._require_same(manifest)
-            with self._folder(manifest) as folder:
-                source = resume.take_out(self._repository, manifest, folder, self._voice)
+            late = resume.late(self._repository, manifest)
+            with self._folder(manifest, late_bytes=sum(late.values())) as folder:
+                besides = late if serving.fits(folder / manifest.images_directory) else ()
+                source = resume.take_out(self._repository, manifest, folder, self._voice, besides=besides)
                 if source is not None:
                     yield source
                     return
@@ -82,9 +96,11 @@ class Origin:
             )
 
     @contextlib.contextmanager
-    def _folder(self, manifest: Manifest) -> Iterator[Path]:
+    def _folder(self, manifest: Manifest, *, late_bytes: int) -> Iterator[Path]:
         """Yield a private folder that has room for the files of `manifest`; it goes with the block, or with the next run."""
-        staged = engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._setup.folders)
+        staged = engine.choose_folder(manifest.logical_bytes - late_bytes, self._setup.staging, self._setup.folders)
+        if late_bytes and not serving.fits(staged / manifest.images_directory):
+            staged = engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._setup.folders)
         operation = self._database.begin(
             Operation(
                 number=0,

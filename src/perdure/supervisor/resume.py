@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -18,13 +20,17 @@ from perdure.store.repository import Repository
 from perdure.supervisor import lineage, log, saver
 from perdure.supervisor.voice import Voice
 
+_MEMORY = re.compile(r"pages-\d+\.img")
+
 
 class Source(msgspec.Struct, frozen=True):
-    """A checkpoint, taken out of the store and verified to the last byte."""
+    """A checkpoint, taken out of the store; what has been is verified to the last byte."""
 
     manifest: Manifest
     folder: str
     """Where its files lie, absolute."""
+    late: tuple[str, ...] = ()
+    """Files that do not lie there: they are read, and verified, while the workload is brought back."""
 
     @property
     def id(self) -> CheckpointId:
@@ -54,12 +60,26 @@ def head(repository: Repository, checkpoint: CheckpointId, voice: Voice) -> Mani
         return None
 
 
-def take_out(repository: Repository, manifest: Manifest, folder: Path, voice: Voice) -> Source | None:
-    """Write the checkpoint's files below `folder`, which is empty; None, after it was told, when it is damaged."""
+def late(repository: Repository, manifest: Manifest) -> dict[str, int]:
+    """Return the sizes in bytes of the files that need not lie in a folder for a restore: memory, of a whole tree, from a store at hand.
+
+    A store in the network is read before anything is touched: it may be slow, or go away in the middle.
+    """
+    is_whole = any(file.name == f"{manifest.images_directory}/core-1.img" for file in manifest.files)
+    if not is_whole or "://" in repository.backend.url:
+        return {}
+    return {
+        file.name: file.size_bytes for file in manifest.files if _MEMORY.fullmatch(file.name.removeprefix(f"{manifest.images_directory}/"))
+    }
+
+
+def take_out(repository: Repository, manifest: Manifest, folder: Path, voice: Voice, *, besides: Collection[str] = ()) -> Source | None:
+    """Write the checkpoint's files below `folder`, which is empty, but those `besides`; None, after it was told, when it is damaged."""
     voice.say(f"reading {manifest.id}, {units.format_size(manifest.logical_bytes)}")
+    names = [file.name for file in manifest.files if file.name not in besides]
     with locks.shared(repository, purpose=f"restore {manifest.id}", surroundings=Linux(), using=(manifest.id,)):
         try:
-            return Source(repository.extract(manifest.id, folder, progress=lambda _done: None), str(folder))
+            return Source(repository.extract(manifest.id, folder, names=names, progress=lambda _done: None), str(folder), tuple(besides))
         except errors.StoreCorrupt as error:
             voice.say(f"{manifest.id} is damaged: {error}")
         except errors.WorkloadMissing:

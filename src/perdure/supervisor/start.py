@@ -100,6 +100,7 @@ class _Beginning:
         self._folders = setup.folders
         self._voice = voice
         self._starter = starter
+        self._damaged: set[CheckpointId] = set()
 
     def keep(self) -> int:
         """Begin, and keep the workload until it ends."""
@@ -112,7 +113,12 @@ class _Beginning:
             record = self._record(database.get(self._name))
             where = self._setup.place(record)
             with place.opened(where, create=not self._wanted.must_resume) as repository:
-                return self._live(reactor, database, record, where, repository)
+                while True:
+                    try:
+                        return self._live(reactor, database, record, where, repository)
+                    except errors.CheckpointDamaged as error:
+                        # Nothing runs, and the damaged one is not taken again: each turn there is one candidate less.
+                        self._voice.say(str(error))
 
     def _record(self, known: Workload | None) -> Workload:
         """Return what is to be remembered of the workload, from what is wanted and what is known."""
@@ -150,7 +156,9 @@ class _Beginning:
         options = msgspec.structs.replace(record.options, key_file=where.key_file)
         record = msgspec.structs.replace(record, store=where.url, options=options)
         namespaces.become_subreaper()
-        origin = Origin(self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice)
+        origin = Origin(
+            self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice, damaged=self._damaged
+        )
         with signals.delivered(reactor, self._wanted.line) as inbox, origin.source() as source:
             held = self._begin(repository, where, source, origin.damaged)
             try:
@@ -179,6 +187,8 @@ class _Beginning:
                 )
                 self._run(life, streams, source, locate.find_init(places, beside=criu))
             except errors.PerdureError as error:
+                if source is not None and isinstance(error, errors.CheckpointDamaged):
+                    self._damaged.add(source.id)
                 self._withdraw(database, held, error)
                 raise
             except OSError as error:
