@@ -15,11 +15,12 @@ from perdure.base.proc.descriptors import Descriptor, Info
 from perdure.base.proc.mappings import Mapping, parse_usage
 from perdure.base.proc.mounts import Mount
 from perdure.checkpoint.criu.patterns import KNOWN
-from perdure.checkpoint.preflight import codes, devices, files, memory, opened, save, sockets
+from perdure.checkpoint.preflight import codes, devices, files, memory, opened, processes, save, sockets
 from perdure.checkpoint.preflight.links import Holder
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.preflight.scene import Deleted, Member, Scene
 from perdure.checkpoint.preflight.watches import Watch
+from perdure.model.checkpoint import Owner
 from perdure.model.finding import Severity
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,6 +199,31 @@ def test_a_connection_to_accept_is_named():
     assert "10.0.0.2:999" in finding.message
 
 
+OWNER = Owner(uid=1000, gid=1001, groups=(1001, 1002))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"groups": (1002,)}, None),
+        ({"uids": (1000, 1000, 0, 1000)}, "user 0"),
+        ({"uids": (1000, 1000, 1000, 1003)}, "user 1003"),
+        ({"gids": (1001, 0, 1001, 1001)}, "group 0"),
+        ({"groups": (1001, 4)}, "group 4"),
+        ({"capabilities": 1 << 13}, "capabilities"),
+    ],
+)
+def test_a_process_with_other_rights_than_the_owner_is_named(changes, told):
+    status = msgspec.structs.replace(STATUS, uids=(1000,) * 4, gids=(1001,) * 4, groups=(1001, 1002), capabilities=0)
+    one = msgspec.structs.replace(member(), pid=8, status=msgspec.structs.replace(status, **changes))
+    tree = msgspec.structs.replace(scene(member()), members=(member(), one))
+    found = [each for each in processes.check(tree, Plan(owner=OWNER)) if each.code == "process-other-user"]
+    assert [each.pid for each in found] == ([8] if told else [])
+    assert all(told in each.message for each in found)
+    assert "process-other-user" not in names(processes.check(tree, Plan()))
+
+
 def test_a_watch_says_where_its_file_lies():
     one = member(descriptor(3, "anon_inode:inotify", 0o600))
     (finding,) = files.check(scene(one, unreachable_watches=((7, 3, Watch(77, "overlay", "/")),)), Plan())
@@ -222,7 +248,8 @@ class TestCodes:
         assert sum(len(group.codes) for group in codes.GROUPS) == len(codes.CODES)
 
     def test_each_is_used(self):
-        text = "".join(path.read_text() for path in (ROOT / "src/perdure/checkpoint/preflight").glob("*.py"))
+        room = ROOT / "src/perdure/checkpoint"
+        text = "".join(path.read_text() for path in (*room.glob("*.py"), *(room / "preflight").glob("*.py")))
         assert [name for name in codes.CODES if f'"{name}"' not in text] == []
 
     def test_those_that_criu_is_explained_by_too_mean_a_problem(self):

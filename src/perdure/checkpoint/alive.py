@@ -19,9 +19,9 @@ import msgspec
 from perdure import errors
 from perdure.base.proc.process import cgroups
 from perdure.base.text import printable
-from perdure.checkpoint import tree
+from perdure.checkpoint import dropping, tree
 from perdure.checkpoint.tree import Process, Tree
-from perdure.model.checkpoint import ProcessFact
+from perdure.model.checkpoint import Owner, ProcessFact
 
 _MOMENT_S = 0.2
 """What dies of a faulty restore dies at its first steps."""
@@ -57,6 +57,12 @@ class Probe(msgspec.Struct, frozen=True):
     environment: Mapping[str, str]
     working_directory: str
     limit_s: float = 30.0
+    owner: Owner | None = None
+    """The ordinary user that it runs as; None: as this process."""
+    folder: str | None = None
+    """A folder that only root can write, for a user's."""
+    limits: tuple[tuple[int, int, int], ...] = ()
+    """Resource, soft and hard limit of a user's, for those that are not to be this process's."""
 
 
 def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -> Alive:
@@ -162,17 +168,11 @@ def _check_none_held(found: tuple[Process, ...], expected: tuple[ProcessFact, ..
 
 def _run_probe(probe: Probe) -> str:
     try:
-        started = subprocess.Popen(
-            probe.argv,
-            cwd=probe.working_directory,
-            env=dict(probe.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        started = _started(probe)
     except OSError as error:
         raise errors.RestoreFailed(f"the probe cannot be run: {os.fspath(probe.argv[0])}: {error.strerror}", hint="see --probe") from error
+    except errors.PerdureError as error:
+        raise errors.RestoreFailed(f"the probe cannot be run: {error}", hint="see --probe") from error
     with started:
         try:
             content, _ = started.communicate(timeout=probe.limit_s)
@@ -185,3 +185,39 @@ def _run_probe(probe: Probe) -> str:
     if started.returncode != 0:
         raise errors.RestoreFailed(f"the probe failed with {started.returncode}: {line}", hint="see --probe")
     return line
+
+
+def _started(probe: Probe) -> subprocess.Popen[bytes]:
+    if probe.owner is None or probe.folder is None:
+        return _popen(probe.argv, probe.working_directory, dict(probe.environment))
+    order = dropping.Order(
+        argv=probe.argv,
+        environment=tuple(probe.environment.items()),
+        working_directory=probe.working_directory,
+        umask=0o022,
+        uid=probe.owner.uid,
+        gid=probe.owner.gid,
+        groups=probe.owner.groups,
+        limits=probe.limits,
+    )
+    with dropping.listening(probe.folder) as listener:
+        started = _popen(dropping.COMMAND, probe.folder, {})
+        try:
+            dropping.hand_over(listener, Tree(started.pid, tree.start_ticks_of(started.pid)), order)
+        except BaseException:
+            with started:
+                started.kill()
+            raise
+    return started
+
+
+def _popen(argv: tuple[str, ...], folder: str, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )

@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import time
 from collections.abc import Iterator
 
@@ -16,6 +17,9 @@ import msgspec
 from perdure import errors
 from perdure.checkpoint import dropper, tree
 from perdure.checkpoint.tree import Tree
+
+COMMAND = (sys.executable, "-I", "-S", dropper.__file__)
+"""How the step is started, in the folder where somebody listens."""
 
 _START_S = 60.0
 """Time for an interpreter to start; it takes milliseconds where its files are at hand."""

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import stat
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,7 +27,6 @@ from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Owner
 
 _STARTER = Path(__file__).with_name("starter.py")
-_DROPPER = Path(dropper.__file__)
 _REPLY_BYTES = 4096
 _START_S = 60.0
 """Time for an interpreter to start; it takes milliseconds where its files are at hand."""
@@ -107,7 +105,7 @@ def launch(spec: LaunchSpec) -> Tree:
         raise AssertionError("the tree would end with this thread")
     if spec.owner is not None and spec.folder is not None:
         with dropping.listening(spec.folder) as listener:
-            started = _start(spec, (sys.executable, "-I", "-S", str(_DROPPER)), {}, spec.folder)
+            started = _start(spec, dropping.COMMAND, {}, spec.folder)
             with _ending(started.pid):
                 dropping.hand_over(listener, started, _order(spec, spec.owner))
         return started

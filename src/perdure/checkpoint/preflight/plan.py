@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.cuda.contract import CudaProcess, State
+from perdure.model.checkpoint import Owner
 
 DISKS = ("/var/tmp",)  # noqa: S108 - a disk to look at, which every Linux has
 """Where images wait when memory has no room, besides the state folder."""
@@ -41,6 +42,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None = None
     """Where the checkpoint would go: a folder, or ``s3://…``. None: not looked at, for whoever has it open."""
     ghost_limit_bytes: int = GHOST_LIMIT_BYTES
+    owner: Owner | None = None
+    """The ordinary user that all of the tree but its init runs as; None: it may be anybody's."""
     own_session: bool = True
     """The root has to lead its session; false where a save brings the session along (``--shell-job``)."""
     ask_gpu: AskStates | None = None

@@ -28,6 +28,7 @@ def check(scene: Scene, plan: Plan) -> Iterator[Finding]:
             if not member.stat.is_dead:
                 # A first thread that has ended has given everything back: the others differ from it in nothing that matters.
                 yield from _threads(member)
+            yield from _rights(scene, plan, member)
     yield from _root(scene)
     yield from _other_users(scene, plan)
     for pid, reason in scene.unread:
@@ -83,6 +84,17 @@ def _threads(member: Member) -> Iterator[Finding]:
             yield about.process("process-thread-files", member, f"{named}has descriptors of its own", flag=str(thread.tid))
         if thread.own_directory:
             yield about.process("process-thread-directory", member, f"{named}has a working directory of its own", flag=str(thread.tid))
+
+
+def _rights(scene: Scene, plan: Plan, member: Member) -> Iterator[Finding]:
+    if plan.owner is None or member.pid == scene.root:
+        return
+    status, own_groups = member.status, {plan.owner.gid, *plan.owner.groups}
+    users = [uid for uid in status.uids if uid != plan.owner.uid]
+    groups = [gid for gid in (*status.gids, *status.groups) if gid not in own_groups]
+    more = f"user {users[0]}" if users else f"group {groups[0]}" if groups else "capabilities" if status.capabilities else None
+    if more:
+        yield about.process("process-other-user", member, f"has the rights of more than user {plan.owner.uid}: {more}")
 
 
 def _root(scene: Scene) -> Iterator[Finding]:

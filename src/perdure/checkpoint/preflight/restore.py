@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from perdure.base import text, units
+from perdure.base import acting, text, units
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
@@ -22,7 +22,7 @@ from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.files import is_remote
 from perdure.checkpoint.preflight.mapped import VIRTUAL_KINDS
 from perdure.checkpoint.preflight.plan import DISKS
-from perdure.model.checkpoint import HostFact, Manifest, MappedFile, Part
+from perdure.model.checkpoint import HostFact, Manifest, MappedFile, Owner, Part
 from perdure.model.finding import Finding
 
 _MEMORY_KINDS = frozenset({"tmpfs", "ramfs"})
@@ -41,6 +41,8 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     disks: tuple[str, ...] = DISKS
     included: frozenset[str] = frozenset()
     """Paths of files and folders that the checkpoint holds (``--outputs``): they are put back before, as they were."""
+    owner: Owner | None = None
+    """The ordinary user that it is restored for, and whose rights count for its files; None: this process's do."""
     is_staged: bool = False
     """The images are here already, so that they need no more room."""
 
@@ -51,9 +53,7 @@ def check(manifest: Manifest, plan: RestorePlan) -> tuple[Finding, ...]:
     return (
         *_criu(manifest, plan),
         *compare(manifest.host, here, plan),
-        *_files(manifest, plan),
-        *_folders(manifest, plan),
-        *_outputs(manifest),
+        *_reached(manifest, plan),
         *_mounts(manifest),
         *_ports(manifest),
         *_terminals(manifest),
@@ -68,6 +68,12 @@ def _gpus(manifest: Manifest) -> Iterator[Finding]:
     if manifest.cuda_processes:
         gpus = host_gpu.look()
         yield from gpu_restore.check(manifest, gpus, mapping.visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus.devices))
+
+
+def _reached(manifest: Manifest, plan: RestorePlan) -> tuple[Finding, ...]:
+    """Look at what the workload reaches by path, with its owner's rights: a path may lead anywhere by now."""
+    with acting.as_owner(plan.owner):
+        return (*_files(manifest, plan), *_folders(manifest, plan), *_outputs(manifest))
 
 
 def _criu(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ PASSING = frozenset(
     {
         "process-uninterruptible",
         "process-shared-memory",
+        "process-other-user",
         "network-netlink-pending",
         "network-datagram-corked",
         "file-of-process",
