@@ -5,6 +5,7 @@ Everything here works on one life and decides nothing; what fails is told by an 
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import shlex
@@ -26,22 +27,26 @@ from perdure.checkpoint.criu.locate import Init
 from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.outputs import bring_back, ledgers, listing, record, trees
-from perdure.checkpoint.preflight import connections, host, mapped, save, terminals
+from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, save, terminals
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part, Trigger
 from perdure.model.finding import Finding, Severity, problems
+from perdure.store import locks
+from perdure.store.owners import Linux
 from perdure.supervisor import environment, gate
 from perdure.supervisor.console import Console
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.life import Life
+from perdure.supervisor.record import State
 from perdure.supervisor.resume import Source
 from perdure.supervisor.saver import Item
 from perdure.supervisor.triggers import Due
 from perdure.supervisor.voice import Voice
 
 _IMAGES = "images"
+_WORK = "criu"
 _MOMENTS = 5
 """Freezes until a workload is met outside a transaction of its ledger; each costs it a stop."""
 _MOMENT_S = 0.1
@@ -134,7 +139,6 @@ class Dumping:
 
     def _dump(self, folder: Path, options: dump.DumpOptions, criu: Criu) -> dump.Dumped:
         """Dump; a workload met in the middle of a transaction of its ledger goes on for a moment first."""
-        root = self._life.tree
         for left in reversed(range(_MOMENTS)):
             with gate.shut(self._life.epoch_file):
                 try:
@@ -189,6 +193,8 @@ class Dumping:
             staging=life.staging,
             own_session=life.own_namespace,
             owner=life.owner,
+            ask_gpu=gpu_states.asker(life.gpus.helper),
+            is_suspended=life.record.state is State.SUSPENDED,
         )
         findings = save.check(life.tree.pid, plan)
         found = problems(findings)
@@ -358,7 +364,7 @@ def end(life: Life) -> None:
 def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Voice) -> None:
     """Bring the workload back from `source`, with `streams` as its new descriptors 0, 1 and 2.
 
-    Raises `errors.RestoreRefused` and `errors.RestoreFailed`; nothing of it runs then.
+    Raises `errors.RestoreRefused`, `errors.RestoreFailed`, `errors.CheckpointDamaged`; nothing of it runs then.
     """
     manifest, contents = source.manifest, Path(source.folder)
     included = frozenset(entry.path for entry in listing.read(contents))
@@ -376,7 +382,7 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
     give(life, streams)
     images = contents / manifest.images_directory
     cure_timerfds(images)
-    work = contents / "criu"
+    work = contents / _WORK
     work.mkdir(mode=0o700)
     options = restoring.RestoreOptions(
         streams=manifest.streams,
@@ -386,8 +392,12 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         log_to=life.folders.workload(life.name) / "restore.log",
         owner=life.owner,
     )
-    bring = restoring.restore if adopt.is_whole(images) else adopt.bring_back
-    life.tree = bring(images, work, options, mortal(life.criu) if bring is restoring.restore else life.criu).tree
+    if source.late:
+        life.tree = _bring_back_while_reading(life, source, options, voice)
+    elif adopt.is_whole(images):
+        life.tree = restoring.restore(images, work, options, mortal(life.criu)).tree
+    else:
+        life.tree = adopt.bring_back(images, work, options, life.criu).tree
     try:
         life.gpus.restore(life.tree, manifest, contents, planned)
         alive.verify(life.tree, manifest.processes, _probe(life))
@@ -395,6 +405,25 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         tree.kill(life.tree)
         tree.reap(life.tree, wait=True)
         raise
+
+
+def _bring_back_while_reading(life: Life, source: Source, options: restoring.RestoreOptions, voice: Voice) -> Tree:
+    """Bring it back while its memory is read. Where that fails although the store is whole, read all of it and try once more."""
+    contents, criu = Path(source.folder), mortal(life.criu)
+    images, work = contents / source.manifest.images_directory, contents / _WORK
+    with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
+        try:
+            with life.repository.stream(source.id) as files:
+                pages = {os.path.basename(name): functools.partial(files.read, name) for name in source.late}
+                return restoring.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
+        except errors.StoreCorrupt as error:
+            raise errors.CheckpointDamaged(f"{source.id} is damaged: {error}", hint=error.hint, object_key=error.object_key) from error
+        except errors.RestoreFailed as error:
+            voice.say(f"{error}; trying once more with all of it read before")
+        life.repository.extract(source.id, contents, names=source.late, progress=lambda _done: None)
+    shutil.rmtree(work)
+    work.mkdir(mode=0o700)
+    return restoring.restore(images, work, options, criu).tree
 
 
 def _probe(life: Life) -> alive.Probe | None:
