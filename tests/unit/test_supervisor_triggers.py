@@ -27,6 +27,24 @@ def test_an_interval_counts_from_the_end_of_the_checkpoint_before():
     assert triggers.due(123.0) is not None
 
 
+def test_the_clock_stands_still_while_the_workload_does_on_purpose():
+    triggers = Triggers(Options(every=10.0, before_end=5.0), now_s=0.0)
+    triggers.ends(1000.0, now_s=0.0)
+    triggers.pause()
+    assert triggers.due(500.0) is None
+    assert triggers.next_s() == 995.0
+    triggers.ask(ASKED)
+    assert triggers.due(500.0) == ASKED
+    triggers.committed(501.0, stopped_s=0.1, whole_s=1.0)
+    assert triggers.due(600.0) is None
+    triggers.go_on(600.0)
+    triggers.go_on(605.0)
+    assert triggers.next_s() == 610.0
+    assert triggers.due(610.0).trigger is Trigger.INTERVAL
+    triggers.pause()
+    assert triggers.due(996.0).trigger is Trigger.END
+
+
 def test_never_is_never_and_asking_still_works():
     triggers = Triggers(Options(every="never"), now_s=0.0)
     assert triggers.next_s() == math.inf

@@ -69,10 +69,12 @@ def check(
 def _check_save(
     common: console.Common, values: dict[str, settings.Value], target: str, *, outputs: tuple[str, ...], tcp: Literal["close", "keep"]
 ) -> None:
-    from perdure.checkpoint.preflight import save
+    from perdure.checkpoint.cuda.helper import Helper
+    from perdure.checkpoint.preflight import gpu_states, save
 
     pid, plan = _process(values, target, outputs=outputs, tcp=tcp)
-    found = save.check(pid, plan)
+    with Helper() as helper:
+        found = save.check(pid, msgspec.structs.replace(plan, ask_gpu=gpu_states.asker(helper)))
     findings.show(common, found, nothing=f"nothing prevents a checkpoint of process {pid}", pid=pid)
     findings.refuse_problems(found, what=f"process {pid} cannot be saved now", hint="each problem says what helps")
 
@@ -110,6 +112,7 @@ def _process(
         outputs=(*plan.outputs, *known.options.outputs),
         store=plan.store if values["store"].value else known.store,
         tcp=known.options.tcp,
+        is_suspended=known.state is record.State.SUSPENDED,
     )
 
 

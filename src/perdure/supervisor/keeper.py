@@ -67,7 +67,7 @@ class Keeper:
         self._allotment = Allotment(scheduler, reactor, voice, end_ns=end_ns, changed=self._arm, noticed=self._announced)
         self._triggers = Triggers(life.options, now_s=now_s())
         self._checkpoints = Checkpointing(life, reactor, console, tell=self._tell, ended=self._checkpoint_ended)
-        self._suspending = Suspending(life, reactor, changed=self._arm, lost=self._lost_by_driver)
+        self._suspending = Suspending(life, reactor, changed=self._moved, lost=self._lost_by_driver)
         self._foreground = Foreground(reactor, console, life.tree.pid, before_going_on=self._before_going_on, line=line)
         self._lease = Lease(life, reactor, voice, lost=self._lost)
         self._timer: Timer | None = None
@@ -152,6 +152,14 @@ class Keeper:
             pause_s = min(pause_s, _LONGEST_LOOK_S)
         if math.isfinite(pause_s):
             self._timer = self._reactor.after(max(pause_s, 0.0), self._arm)
+
+    def _moved(self) -> None:
+        """GPU memory was moved away or back, or was not."""
+        if self._life.record.state is State.SUSPENDED:
+            self._triggers.pause()
+        else:
+            self._triggers.go_on(now_s())
+        self._arm()
 
     def _ask(self, due: Due) -> None:
         self._triggers.ask(due)

@@ -53,6 +53,7 @@ class Triggers:
         self._end_s: float | None = None
         self._allotted_s: float | None = None
         self._end_used = False
+        self._is_paused = False
 
     @property
     def interval_s(self) -> float:
@@ -86,6 +87,15 @@ class Triggers:
     def withdraw(self) -> None:
         """Nobody asks any more."""
         self._asked = None
+
+    def pause(self) -> None:
+        """The workload stands still on purpose: until `go_on`, none is made by itself but before the end of the allotted time."""
+        self._is_paused = True
+
+    def go_on(self, now_s: float) -> None:
+        """It works again: the interval begins anew, if it had been paused."""
+        if self._is_paused:
+            self._is_paused, self._since_s = False, now_s
 
     def committed(self, now_s: float, *, stopped_s: float, whole_s: float) -> None:
         """A checkpoint is durable: the workload stood still for `stopped_s`, and `whole_s` went by from its trigger."""
@@ -125,6 +135,8 @@ class Triggers:
         return min(self._next_s(), end_s if end_s is not None and not self._end_used else math.inf)
 
     def _next_s(self) -> float:
+        if self._is_paused:
+            return math.inf
         return max(self._since_s + self.interval_s, self._not_before_s)
 
     def _stop_s(self) -> float | None:

@@ -1,0 +1,30 @@
+"""`perdure resume`: give a suspended workload its GPU memory back."""
+
+from __future__ import annotations
+
+from perdure.base import units
+from perdure.cli import console, keep
+from perdure.cli.checkpoint import require_running
+from perdure.supervisor import control, messages
+
+
+def resume(
+    name: keep.Name,
+    *,
+    common: console.Common = console.Common(),
+) -> None:
+    """Move a suspended workload's GPU memory back onto the GPU, and let its calls of CUDA go on. The driver is asked that it runs.
+
+    Without room on the GPU the workload stays suspended, and nothing is lost.
+    """
+    folders = keep.where(console.load_settings(common))
+    keep.require(folders, name)
+    require_running(folders, name)
+    answer = control.ask(folders.socket(name), messages.Resume(), on_event=lambda _event: None, patience_s=None)
+    if common.json:
+        console.print_json({"name": name, "state": answer.state, "took_s": answer.took_s})
+        return
+    if answer.took_s is None:
+        console.note(common, f"{name} was not suspended")
+        return
+    console.note(common, f"{name} is back on its GPU after {units.format_duration(answer.took_s)}")

@@ -1,0 +1,48 @@
+"""`perdure suspend`: move a workload's GPU memory away, so that another can use the GPU."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from perdure import errors
+from perdure.base import units
+from perdure.cli import console, keep
+from perdure.cli.checkpoint import require_running
+from perdure.supervisor import control, messages
+
+
+def suspend(
+    name: keep.Name,
+    *,
+    within: Annotated[
+        str, Parameter(help="Longest wait for work on the GPU to come to rest; after it, the workload just goes on.")
+    ] = "60s",
+    common: console.Common = console.Common(),
+) -> None:
+    """Move a workload's GPU memory into the machine's memory, and free the GPU. Nothing is stored; the processes stay.
+
+    Its calls of CUDA wait until perdure resume; what it does on the processor goes on. perdure ps shows it as suspended, and a
+    checkpoint can be made of it meanwhile. Free memory of the machine has to have room for its GPU memory.
+
+    For example, two workloads that take turns on one GPU:
+
+      perdure suspend first && perdure resume second
+    """
+    folders = keep.where(console.load_settings(common))
+    keep.require(folders, name)
+    require_running(folders, name)
+    within_s = units.parse_duration(within, name="--within")
+    if within_s <= 0:
+        raise errors.QuantityError(f"--within: {within!r} must be above 0", hint=f"write it like {units.DURATION_EXAMPLES}")
+    request = messages.Suspend(within_s=within_s)
+    answer = control.ask(folders.socket(name), request, on_event=lambda _event: None, patience_s=None)
+    if common.json:
+        console.print_json({"name": name, "state": answer.state, "gpu_bytes": answer.gpu_bytes, "took_s": answer.took_s})
+        return
+    if answer.took_s is None:
+        console.note(common, f"{name} was suspended already")
+        return
+    what = units.format_size(answer.gpu_bytes) if answer.gpu_bytes is not None else "its GPU memory (how much, the driver does not tell)"
+    console.note(common, f"{name}: {what} moved away in {units.format_duration(answer.took_s)}; perdure resume {name} brings it back")

@@ -1,0 +1,265 @@
+"""`perdure suspend` and `resume` on the stand-in driver, over real workloads whose GPU memory is checked all the time."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from standin import world
+from standin.world import Fault, Gpu, Standin
+from supervised import Site, wait_for
+
+from perdure.supervisor import control, messages
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests/standin/program.py"
+GPU = "GPU-0000000a-1111-2222-3333-444444444444"
+MIB = 1 << 20
+
+pytestmark = [pytest.mark.criu, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the stand-in driver")]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in's libraries."""
+    return world.build(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, libraries: Path) -> Standin:
+    """A driver with one GPU of 8 MiB, that moves GPU memory through the processes' own."""
+    (tmp_path / "world").mkdir()
+    standin = Standin(tmp_path / "world", libraries)
+    standin.driver(version="610.80.02", cuda=13030, features=("checkpoint", "remap"))
+    standin.gpus(Gpu(GPU, memory_bytes=8 * MIB))
+    return standin
+
+
+@pytest.fixture
+def site(tmp_path: Path, driver: Standin):
+    made = Site(tmp_path)
+    made.environment |= driver.environment
+    yield made
+    made.close()
+
+
+def start(site: Site, name: str, *arguments: object) -> subprocess.Popen[bytes]:
+    """Start a workload with 5 MiB on the GPU, and wait until it works."""
+    command = (sys.executable, PROGRAM, *map(str, arguments or (5 * MIB,)))
+    process = site.start("run", "--name", name, "--every", "never", "--", *command)
+    wait_for(lambda: b"at " in site.log(name), what=f"for {name} to begin")
+    return process
+
+
+def ask(site: Site, *arguments: str) -> dict:
+    """Run a command that has to go well, and return what it prints as JSON."""
+    done = site.run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def refusal(site: Site, *arguments: str) -> tuple[int, dict]:
+    """Run a command that is refused, and return its status and error."""
+    done = site.run(*arguments, "--json")
+    assert done.returncode not in (0, 1), done.stdout.decode() + done.stderr.decode()
+    return done.returncode, json.loads(done.stderr.splitlines()[-1])["error"]
+
+
+def steps(site: Site, name: str) -> int:
+    """How far the workload says it is. It ends itself when a step or its memory is wrong."""
+    return int(re.findall(rb"^at (\d+)\n", site.log(name), re.MULTILINE)[-1])
+
+
+def goes_on(site: Site, name: str) -> None:
+    """Wait until the workload has done some more steps."""
+    before = steps(site, name)
+    wait_for(lambda: steps(site, name) > before + 5, what=f"for {name} to go on")
+
+
+def used_bytes(site: Site, driver: Standin) -> int:
+    """What living processes have on the GPU, as NVML tells it."""
+    asked = [sys.executable, "-m", "perdure.checkpoint.host.gpu_nvml"]
+    told = json.loads(subprocess.run(asked, env=site.environment, capture_output=True, check=True).stdout)
+    return sum(use["memory_bytes"] for use in told["uses"])
+
+
+def test_gpu_memory_moves_away_and_back_and_the_work_goes_on(site, driver):
+    start(site, "a")
+    assert used_bytes(site, driver) == 5 * MIB
+    moved = ask(site, "suspend", "a")
+    assert moved["state"] == "suspended"
+    assert moved["gpu_bytes"] == 5 * MIB
+    assert used_bytes(site, driver) == 0
+    assert site.ps("a")["state"] == "suspended"
+    stood = steps(site, "a")
+    assert ask(site, "suspend", "a")["took_s"] is None, "it was suspended already"
+    assert site.run("check", "a").returncode == 0
+    assert steps(site, "a") == stood
+    assert ask(site, "resume", "a")["state"] == "running"
+    assert used_bytes(site, driver) == 5 * MIB
+    goes_on(site, "a")
+    assert site.ps("a")["state"] == "running"
+    assert ask(site, "resume", "a")["took_s"] is None
+
+
+def test_two_workloads_take_turns_on_one_gpu(site):
+    start(site, "a")
+    ask(site, "suspend", "a")
+    start(site, "b")
+    status, error = refusal(site, "resume", "a")
+    assert status == 11
+    assert error["code"] == "workload-busy"
+    assert "3 MiB free" in error["message"]
+    assert site.ps("a")["state"] == "suspended"
+    goes_on(site, "b")
+    ask(site, "suspend", "b")
+    ask(site, "resume", "a")
+    goes_on(site, "a")
+    site.run("stop", "a")
+    ask(site, "resume", "b")
+    goes_on(site, "b")
+
+
+def test_a_checkpoint_of_a_suspended_workload_comes_back_running(site, driver):
+    first = start(site, "a")
+    ask(site, "suspend", "a")
+    saved = ask(site, "checkpoint", "a")
+    assert site.ps("a")["state"] == "suspended"
+    assert used_bytes(site, driver) == 0
+    shown = json.loads(site.run("store", "show", saved["id"], "--json").stdout)
+    assert "5242880" in json.dumps(shown), "the checkpoint does not say how much it needs on the GPU"
+    ask(site, "resume", "a")
+    goes_on(site, "a")
+    ask(site, "suspend", "a")
+    ask(site, "checkpoint", "a", "--stop")
+    first.wait(60)
+    stood = steps(site, "a")
+    assert site.ps("a")["state"] == "stopped"
+    site.start("run", "--name", "a", "--every", "never", "--", sys.executable, str(PROGRAM), str(5 * MIB))
+    wait_for(lambda: steps(site, "a") > stood + 5, what="for the second life")
+    assert site.ps("a")["state"] == "running"
+    assert used_bytes(site, driver) == 5 * MIB
+
+
+def test_the_clock_stands_still_meanwhile_and_goes_on_afterwards(site):
+    site.start("run", "--name", "a", "--every", "1s", "--", sys.executable, str(PROGRAM), str(5 * MIB))
+    wait_for(lambda: site.manifests("a"), what="for the first checkpoint")
+    ask(site, "suspend", "a")
+    status = control.ask(site.folder / "run/a/control.sock", messages.Status(), on_event=lambda _: None, patience_s=60.0)
+    assert (status.state, status.next_s) == ("suspended", None)
+    ask(site, "resume", "a")
+    last = site.manifests("a")[-1]
+    wait_for(lambda: site.manifests("a")[-1] > last, what="for a checkpoint after it was resumed")
+
+
+def test_a_workload_without_cuda_is_told_so(site):
+    site.start("run", "--name", "a", "--every", "never", "--", sys.executable, "count.py", "3000", "0.05")
+    wait_for(lambda: site.log("a"))
+    for command in ("suspend",):
+        status, error = refusal(site, command, "a")
+        assert (status, error["code"]) == (22, "unsupported")
+        assert "GPU" in error["message"]
+    assert ask(site, "resume", "a")["took_s"] is None
+    assert site.ps("a")["state"] == "running"
+
+
+@pytest.mark.parametrize("name", ["nobody", "ended"])
+def test_what_does_not_run_cannot_be_suspended(site, name):
+    site.run("run", "--name", "ended", "--every", "never", "--", "true")
+    status, error = refusal(site, "suspend", name)
+    assert (status, error["code"]) == (21, "workload-missing")
+
+
+def test_work_that_does_not_come_to_rest_just_goes_on(site, driver):
+    start(site, "a")
+    driver.faults(Fault("lock", 0, "error", 600))
+    status, error = refusal(site, "suspend", "a", "--within", "1s")
+    assert (status, error["code"]) == (20, "gpu")
+    assert "NOT_READY" in error["message"]
+    assert site.ps("a")["state"] == "running"
+    goes_on(site, "a")
+    driver.faults()
+    ask(site, "suspend", "a")
+
+
+def test_a_resume_that_the_driver_refuses_leaves_it_suspended_and_whole(site, driver):
+    start(site, "a")
+    ask(site, "suspend", "a")
+    driver.faults(Fault("restore", 0, "error", 2))
+    status, error = refusal(site, "resume", "a")
+    assert (status, error["code"]) == (20, "gpu")
+    assert "stays suspended" in error["message"]
+    assert site.ps("a")["state"] == "suspended"
+    driver.faults()
+    ask(site, "resume", "a")
+    goes_on(site, "a")
+
+
+def test_one_that_the_driver_has_lost_is_ended_and_said_to_be(site, driver):
+    process = start(site, "a")
+    ask(site, "suspend", "a")
+    driver.faults(Fault("restore", 0, "fail", 999))
+    status, error = refusal(site, "resume", "a")
+    assert (status, error["code"]) == (20, "workload-lost")
+    assert process.wait(60) == 75
+    assert site.ps("a")["state"] == "lost"
+
+
+def test_a_stop_ends_a_suspended_workload(site, driver):
+    process = start(site, "a")
+    ask(site, "suspend", "a")
+    assert site.run("stop", "a").returncode == 0
+    process.wait(60)
+    assert site.ps("a")["state"] == "stopped"
+    assert used_bytes(site, driver) == 0
+
+
+def test_a_supervisor_killed_meanwhile_leaves_a_workload_that_goes_on_from_its_checkpoint(site):
+    process = start(site, "a")
+    ask(site, "checkpoint", "a")
+    saved_at = steps(site, "a")
+    ask(site, "suspend", "a")
+    site.kill_all(process)
+    assert site.ps("a")["state"] == "lost"
+    again = site.start("run", "--name", "a", "--every", "never", "--", sys.executable, str(PROGRAM), str(5 * MIB))
+    wait_for(lambda: b"life 2" in again.stderr.readline(), what="for the second life")
+    wait_for(lambda: steps(site, "a") > saved_at + 5, what="for the second life to go on")
+
+
+def test_an_adopted_one_whose_supervisor_is_killed_gets_its_gpu_memory_back(site, driver):
+    out = site.work / "out"
+    with out.open("wb") as target:
+        runner = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(5 * MIB)],
+            env=site.environment,
+            cwd=site.work,
+            stdin=subprocess.DEVNULL,
+            stdout=target,
+            stderr=target,
+            start_new_session=True,
+        )
+    try:
+        run = ("run", "--name", "a", "--every", "never", "--adopt", str(runner.pid))
+        wait_for(lambda: b"at " in out.read_bytes())
+        kept = site.start(*run)
+        wait_for((site.folder / "run/a/control.sock").exists)
+        ask(site, "suspend", "a")
+        assert used_bytes(site, driver) == 0
+        helpers = [int(pid) for pid in Path(f"/proc/{kept.pid}/task/{kept.pid}/children").read_text().split()]
+        for pid in (kept.pid, *helpers):
+            subprocess.run(["kill", "-KILL", str(pid)], check=False)
+        kept.wait()
+        stood = out.stat().st_size
+        site.start(*run)
+        wait_for(lambda: out.stat().st_size > stood + 100, what="for the work to go on")
+        wait_for(lambda: site.ps("a")["state"] == "running")
+        assert runner.poll() is None
+        assert used_bytes(site, driver) == 5 * MIB
+    finally:
+        runner.kill()
+        runner.wait()
