@@ -396,6 +396,8 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         life.tree = _bring_back_while_reading(life, source, options, voice)
     elif adopt.is_whole(images):
         life.tree = restoring.restore(images, work, options, mortal(life.criu)).tree
+    elif life.owner is not None:
+        raise errors.RestoreRefused(f"{source.id} is of a tree without an init of ours", hint="root can restore it")
     else:
         life.tree = adopt.bring_back(images, work, options, life.criu).tree
     try:
@@ -418,6 +420,8 @@ def _bring_back_while_reading(life: Life, source: Source, options: restoring.Res
                 return restoring.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
         except errors.StoreCorrupt as error:
             raise errors.CheckpointDamaged(f"{source.id} is damaged: {error}", hint=error.hint, object_key=error.object_key) from error
+        except errors.RestoreRefused:
+            raise
         except errors.RestoreFailed as error:
             voice.say(f"{error}; trying once more with all of it read before")
         life.repository.extract(source.id, contents, names=source.late, progress=lambda _done: None)

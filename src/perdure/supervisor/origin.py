@@ -64,6 +64,7 @@ class Origin:
                 self.damaged.add(checkpoint)
                 continue
             self._require_same(manifest)
+            self._require_owner(manifest)
             late = resume.late(self._repository, manifest)
             with self._folder(manifest, late_bytes=sum(late.values())) as folder:
                 besides = late if serving.fits(folder / manifest.images_directory) else ()
@@ -94,6 +95,14 @@ class Origin:
             naming.require_same(
                 self._name, manifest.command, manifest.working_directory, self._wanted.command, self._wanted.working_directory
             )
+
+    def _require_owner(self, manifest: Manifest) -> None:
+        """A checkpoint is brought back as whom it was made of, and for nobody else."""
+        asking = self._wanted.owner.uid if self._wanted.owner else None
+        made_of = manifest.owner.uid if manifest.owner else None
+        if asking != made_of:
+            whose = "root" if made_of is None else f"user {made_of}"
+            raise errors.RestoreRefused(f"{manifest.id} is {whose}'s", hint=f"it is brought back as {whose}, by a run of {whose}'s")
 
     @contextlib.contextmanager
     def _folder(self, manifest: Manifest, *, late_bytes: int) -> Iterator[Path]:

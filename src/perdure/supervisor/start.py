@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from perdure import errors
-from perdure.base import files, units
+from perdure.base import acting, files, units
 from perdure.base.proc import machine, process
 from perdure.checkpoint import namespaces
 from perdure.checkpoint.criu import locate
@@ -62,6 +63,8 @@ def run(wanted: Wanted, setup: Setup, *, detach: bool, voice: Voice) -> int:
     With `detach` it returns 0 as soon as the workload runs. Raises what forbids it; nothing runs then.
     """
     name = _name(wanted)
+    if wanted.owner is not None:
+        _prepare_for_owner(wanted)
     setup.folders.make(name)
     if not detach:
         return _Beginning(name, wanted, setup, voice, None).keep()
@@ -75,6 +78,14 @@ def run(wanted: Wanted, setup: Setup, *, detach: bool, voice: Voice) -> int:
     except errors.PerdureError as error:
         answer.tell(Started(error=wire.document(error)))
         raise
+
+
+def _prepare_for_owner(wanted: Wanted) -> None:
+    """See that this process is fit to keep another user's workload. Raises `errors.Unsupported` for what root alone may ask."""
+    if wanted.adopt is not None:
+        raise errors.Unsupported("a process that runs already can be taken over by root alone", hint="start the command with perdure run")
+    # Root's keys are not for what is started here, or brought back.
+    acting.leave_keyring()
 
 
 def _name(wanted: Wanted) -> str:
@@ -197,7 +208,7 @@ class _Beginning:
                 raise told from error
             life.remember(state=State.RUNNING, pid=life.tree.pid, start_ticks=life.tree.start_ticks)
             if self._wanted.metrics is not None:
-                self._voice.listeners.append(Metrics(Path(self._wanted.metrics), self._name, life.epoch).see)
+                self._voice.listeners.append(self._metrics(self._wanted.metrics, life.epoch))
             self._say_begun(life, source)
             keeper = Keeper(
                 life, reactor, streams, self._voice, end_ns=self._wanted.end_ns, line=self._wanted.line, scheduler=self._setup.scheduler
@@ -207,6 +218,16 @@ class _Beginning:
                 return keeper.run().status
             finally:
                 streams.close()
+
+    def _metrics(self, path: str, epoch: int) -> Callable[[Event], None]:
+        """Return who writes figures to `path`, with the owner's rights."""
+        metrics, owner = Metrics(Path(path), self._name, epoch), self._wanted.owner
+
+        def see(event: Event) -> None:
+            with acting.as_owner(owner):
+                metrics.see(event)
+
+        return see
 
     def _begin(self, repository: Repository, where: place.Place, source: Source | None, damaged: set[CheckpointId]) -> HeldLife:
         told: set[int] = set()
@@ -301,7 +322,8 @@ class _Beginning:
         known = {target.descriptor: target for target in life.record.targets}
         targets = []
         for descriptor, numbers in handback.streams(streams.plan).items():
-            target, done = handback.give_back(log_path, source.manifest.log_bytes, descriptor, numbers, known.get(descriptor))
+            written = handback.Written(log_path, source.manifest.log_bytes, numbers)
+            target, done = handback.give_back(written, descriptor, known.get(descriptor), epoch=life.epoch, owner=life.owner)
             if target is not None:
                 targets.append(target)
             if done:
