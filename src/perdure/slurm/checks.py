@@ -6,6 +6,7 @@ installing lists them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -23,7 +24,7 @@ from perdure.checkpoint.criu import locate
 from perdure.model.finding import Finding, Severity
 from perdure.slurm import compiling, daemons, folder
 from perdure.slurm.payload import Payload, prebuilt
-from perdure.slurm.site import Site
+from perdure.slurm.site import CRIU_CACHE, Site
 
 _CLOCKS_APART_S = 5.0
 """More than a slow start of the first program there explains; leases are judged by clocks."""
@@ -180,8 +181,13 @@ def _criu(report: _Report, payload: Payload) -> str:
     prefixes = ("/var/lib/perdure/criu",) if record is None else (os.path.dirname(record), "/var/lib/perdure/criu")
     with tempfile.TemporaryDirectory(prefix="perdure-proof-") as cache:
         where = locate.Places(named=None, named_by="", search_path=_SYSTEM_PATH, prefixes=prefixes, cache=cache)
+        had_notes = os.path.lexists(CRIU_CACHE)
         try:
             return locate.find(where).version
         except errors.EnvironmentUnfit as error:
             report.problem("criu", "CRIU", str(error), error.hint or "pack one that works: perdure slurm payload --criu FOLDER")
             return ""
+        finally:
+            if not had_notes:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(CRIU_CACHE)

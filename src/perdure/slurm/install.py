@@ -54,13 +54,34 @@ def install(site: Site, payload: Payload, *, dry_run: bool) -> Outcome:
     begun = time.monotonic()
     node, findings = checks.look(site, payload, trying=not dry_run)
     if dry_run:
-        plan = _plan(site, payload, node, manifest.read(), findings)
+        old = manifest.read()
+        plan = _plan(site, payload, node, old, made=not os.path.lexists(manifest.FOLDER), findings=findings)
         return _outcome(site, payload, plan, findings, state="planned")
     _refuse(findings)
+    placed = place(site, payload, node)
+    notes = placed.notes + tuple(filter(None, [unit.start()] if node.systemd else []))
+    outcome = _outcome(site, payload, placed.plan, findings, state=placed.state)
+    return msgspec.structs.replace(outcome, changed=placed.changed, elapsed_s=time.monotonic() - begun, notes=notes)
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """What an installation made."""
+
+    plan: layout.Plan
+    state: str
+    changed: int
+    notes: tuple[str, ...]
+
+
+def place(site: Site, payload: Payload, node: checks.Node) -> Placed:
+    """Make all that `payload` needs on `node`, which was checked. Whatever goes wrong, what was there before is as it was.
+
+    Raises what `install` does.
+    """
     with manifest.locked() as made:
         try:
             old = manifest.read()
-            plan = _plan(site, payload, node, old, findings)
+            plan = _plan(site, payload, node, old, made=made)
         except errors.PerdureError:
             if made:
                 os.rmdir(manifest.FOLDER)
@@ -71,10 +92,8 @@ def install(site: Site, payload: Payload, *, dry_run: bool) -> Outcome:
     elif old.id != plan.id:
         state = "renewed"
     else:
-        state = "mended" if changed else "unchanged"
-    notes += tuple(filter(None, [unit.start()] if node.systemd else []))
-    outcome = _outcome(site, payload, plan, findings, state=state)
-    return msgspec.structs.replace(outcome, changed=changed, elapsed_s=time.monotonic() - begun, notes=notes)
+        state = "mended" if changed or old.state != "whole" else "unchanged"
+    return Placed(plan, state, changed, notes)
 
 
 def _refuse(findings: tuple[Finding, ...]) -> None:
@@ -92,8 +111,10 @@ class Unfit(errors.Findings):
         self.findings = findings
 
 
-def _plan(site: Site, payload: Payload, node: checks.Node, old: Manifest | None, findings: tuple[Finding, ...]) -> layout.Plan:
-    plan = layout.plan(site, payload, node, old=old)
+def _plan(
+    site: Site, payload: Payload, node: checks.Node, old: Manifest | None, *, made: bool, findings: tuple[Finding, ...] = ()
+) -> layout.Plan:
+    plan = layout.plan(site, payload, node, old=old, made=made)
     if plan.conflicts:
         conflicts = tuple(
             Finding(

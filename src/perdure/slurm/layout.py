@@ -54,11 +54,14 @@ def identity(payload: Payload, node: Node, prefix: str) -> str:
     return hashlib.sha256(said).hexdigest()[:12]
 
 
-def plan(wanted: Site, payload: Payload, node: Node, *, old: Manifest | None) -> Plan:
-    """Return what to make on `node`; `old` is what an installation before has made, whose paths are ours."""
+def plan(wanted: Site, payload: Payload, node: Node, *, old: Manifest | None, made: bool) -> Plan:
+    """Return what to make on `node`; `old` is what an installation before has made, whose paths are ours.
+
+    `made`: the manifest's folder is there only because this installation needs it.
+    """
     name = identity(payload, node, wanted.prefix)
     making = _Making(wanted, old, Path(manifest.folder_of_prefix(wanted.prefix, name)))
-    making.folder(manifest.FOLDER, _PRIVATE)
+    making.first(made)
     making.libraries(payload, node)
     making.state()
     making.store()
@@ -77,6 +80,12 @@ class _Making:
         self.steps: list[Step] = []
         self.conflicts: list[str] = []
         self._folders: set[str] = set()
+
+    def first(self, made: bool) -> None:
+        """Add the manifest's own folder."""
+        if made or self._kind(manifest.FOLDER):
+            self._add(Entry(path=manifest.FOLDER, kind="folder", mode=_PRIVATE))
+        self._folders.add(manifest.FOLDER)
 
     def libraries(self, payload: Payload, node: Node) -> None:
         """Add the version's folder: the payload, and what makes it an environment of the node's Python."""
@@ -115,8 +124,8 @@ class _Making:
             self._add(Entry(path=path, kind="cache", mode=_RUN))
 
     def state(self) -> None:
-        """Add the folders that fill while jobs run."""
-        for path in (f"{manifest.FOLDER}/users", site.CACHE, site.RUN):
+        """Add what comes and fills while jobs run."""
+        for path in (f"{manifest.FOLDER}/users", site.CACHE, site.RUN, site.CRIU_CACHE):
             if self._is_ours(path):
                 self._add(Entry(path=path, kind="grown"))
 

@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One path that belongs to the installation.
 
     `kind`: ``folder``, ``file`` and ``link`` are what they say; ``line`` is text at the end of another's file; ``cache`` a folder for what
-    Python compiles; ``grown`` a folder that is filled while jobs run; ``store`` the folder of all checkpoints.
+    Python compiles; ``grown`` a folder or file that comes while jobs run; ``store`` the folder of all checkpoints.
     """
 
     path: str

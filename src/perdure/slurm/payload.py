@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 
-import perdure
 from perdure import errors
 from perdure._version import __version__
 from perdure.base import files
@@ -171,7 +170,7 @@ def _files_of(distribution: importlib.metadata.Distribution, name: str) -> dict[
 
 
 def _ourselves() -> dict[str, Path]:
-    root = Path(perdure.__file__).parent
+    root = Path(errors.__file__).parent
     return {f"perdure/{path}": source for path, source in _below(root).items()}
 
 

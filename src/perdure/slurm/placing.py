@@ -129,7 +129,7 @@ def unmake(entry: Entry) -> str:
             case "cache":
                 return _unmake_cache(entry.path)
             case "grown":
-                return remove_tree(entry.path)
+                return _unmake_grown(entry.path)
     except OSError as error:
         raise errors.OutputError(f"cannot remove {entry.path}: {error.strerror}", hint="uninstall again when it can be") from error
 
@@ -219,6 +219,13 @@ def _unmake_cache(path: str) -> str:
         if ".pyc" in name:
             os.unlink(os.path.join(path, name))
     return _unmake_folder(path)
+
+
+def _unmake_grown(path: str) -> str:
+    if digest(path) is None:
+        return remove_tree(path)
+    os.unlink(path)
+    return ""
 
 
 def remove_tree(path: str, *, stores: bool = False) -> str:

@@ -43,7 +43,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     job: int
     step: str
     """`naming.BATCH`, or the step's number."""
-    restarts: int
     task_pid: int
     own: str
     """The job's options, as it wrote them."""
@@ -61,7 +60,7 @@ def sit(facts: Facts) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what users sent must not end up in a core file of root's
     with socket.socket(fileno=CHANNEL) as channel:
         try:
-            found = _find(facts)
+            found, is_first = _find(facts)
             around = _take_seat(channel, facts.task_pid)
         except (_Unmanaged, errors.PerdureError) as error:
             hint = f" ({error.hint})" if isinstance(error, errors.PerdureError) and error.hint else ""
@@ -72,7 +71,7 @@ def sit(facts: Facts) -> int:
             _say(channel, said=problem)
         trusted = Trusted(
             name=naming.name(found.cluster, facts.job, facts.step),
-            fresh=facts.restarts == 0,
+            fresh=is_first,
             options=chosen.options,
             job=f"slurm {facts.job}.{facts.step}",
             caller_pid=facts.task_pid,
@@ -81,8 +80,12 @@ def sit(facts: Facts) -> int:
         return seat.serve(channel, facts.owner, trusted, scheduler=found)
 
 
-def _find(facts: Facts) -> SlurmJob:
-    """Ask Slurm for what the supervisor has to know. Raises `_Unmanaged`, `errors.SchedulerUnavailable`."""
+def _find(facts: Facts) -> tuple[SlurmJob, bool]:
+    """Ask Slurm for what the supervisor has to know, and whether this is the job's first attempt.
+
+    Neither spank's items nor the environment tell the count of restarts to the shim in all versions; the controller does.
+    Raises `_Unmanaged`, `errors.SchedulerUnavailable`.
+    """
     for left in reversed(range(_TRIES)):
         try:
             seen = scheduler.see(facts.job, facts.owner)
@@ -94,7 +97,7 @@ def _find(facts: Facts) -> SlurmJob:
             time.sleep(_PAUSE_S)
     if not seen.may_requeue:
         raise _Unmanaged("a job that may not be put into the queue again (--no-requeue) is not saved")
-    return SlurmJob(facts.job, facts.restarts, facts.owner, site)
+    return SlurmJob(facts.job, seen.restarts, facts.owner, site), seen.restarts == 0
 
 
 def _take_seat(channel: socket.socket, pid: int) -> Surroundings:

@@ -17,6 +17,8 @@ ETC = "/etc/perdure"
 CONFIG = f"{ETC}/config.toml"
 RUN = "/run/perdure"
 CACHE = "/var/cache/perdure"
+CRIU_CACHE = "/run/criu.kdat"
+"""What CRIU notes about the kernel, wherever it runs."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,34 +98,23 @@ def cut(log: Path, size_bytes: int, *, aside: Path) -> int:
     return max(tail_bytes, 0)
 
 
-def copy_stream(log: Path, size_bytes: int, wanted: frozenset[int], into: int) -> int:
-    """Write what the streams `wanted` said in the first `size_bytes` of `log` to the descriptor `into`. Returns the bytes written."""
-    done = 0
+def chunks_of_streams(log: Path, size_bytes: int, wanted: frozenset[int], *, skip_bytes: int = 0) -> Iterator[bytes]:
+    """Yield what the streams `wanted` said in the first `size_bytes` of `log`, in pieces, but for the first `skip_bytes` of it."""
     with open(log, "rb", buffering=0) as source:
         for stream, start, length in stretches(log, size_bytes):
             if stream in wanted:
-                for chunk in _chunks(source.fileno(), start, length):
-                    _write_all(into, chunk)
-                    done += len(chunk)
+                skipped = min(skip_bytes, length)
+                skip_bytes -= skipped
+                yield from _chunks(source.fileno(), start + skipped, length - skipped)
+
+
+def write_pieces(pieces: Iterator[bytes], into: int) -> int:
+    """Write all of `pieces` to the descriptor `into`. Returns the bytes written. Raises OSError."""
+    done = 0
+    for piece in pieces:
+        _write_all(into, piece)
+        done += len(piece)
     return done
-
-
-def last_of_streams(log: Path, size_bytes: int, wanted: frozenset[int], most_bytes: int) -> bytes:
-    """Return the last `most_bytes` that the streams `wanted` said in the first `size_bytes` of `log`."""
-    found = b""
-    with open(log, "rb", buffering=0) as source:
-        for stream, start, length in reversed(stretches(log, size_bytes)):
-            if len(found) >= most_bytes:
-                break
-            if stream in wanted:
-                take = min(length, most_bytes - len(found))
-                found = os.pread(source.fileno(), take, start + length - take) + found
-    return found
-
-
-def stream_bytes(log: Path, size_bytes: int, wanted: frozenset[int]) -> int:
-    """Return how much the streams `wanted` said in the first `size_bytes` of `log`."""
-    return sum(length for stream, _, length in stretches(log, size_bytes) if stream in wanted)
 
 
 def _copy(source: int, start: int, length: int, target: Path) -> None:

@@ -68,8 +68,7 @@ static bool put_together(struct arguments *to, const struct task *task, const st
 		snprintf(step, sizeof step, "%lu", (unsigned long)task->step);
 	done = add(to, PERDURE_PROGRAM) && add(to, "slurm") && add(to, "seat") && add_number(to, "--uid", task->uid) &&
 	       add_number(to, "--gid", task->gid) && add_groups(to, task->groups, task->group_count) && add_number(to, "--job", task->job) &&
-	       add(to, "--step") && add(to, step) && add_number(to, "--restart-count", task->restarts) &&
-	       add_number(to, "--task-pid", (unsigned long)getpid());
+	       add(to, "--step") && add(to, step) && add_number(to, "--task-pid", (unsigned long)getpid());
 	if (done && decision->options[0])
 		done = add(to, "--options") && add(to, decision->options);
 	for (int each = 0; done && each < policy->option_count; each++)

@@ -36,7 +36,6 @@ struct record {
 struct task {
 	uint32_t job;
 	uint32_t step;
-	uint32_t restarts;
 	uint32_t nodes;
 	uint32_t tasks;
 	bool is_first; /* of the step's tasks: it speaks for all of them */

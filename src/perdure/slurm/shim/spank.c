@@ -55,7 +55,6 @@ static bool know(spank_t spank, struct task *task)
 		task->groups = groups;
 		task->group_count = count;
 	}
-	task->restarts = number_of(spank, S_SLURM_RESTART_COUNT);
 	task->tasks = task->step == SLURM_BATCH_SCRIPT ? 1 : number_of(spank, S_JOB_TOTAL_TASK_COUNT);
 	task->nodes = number_in(spank, "SLURM_JOB_NUM_NODES");
 	if (number_of(spank, S_JOB_NNODES) > task->nodes)
