@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import random
 import shutil
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from bench import Figure, print_figures
 from perdure.base import settings
 from perdure.checkpoint import dump, launch, restore, statistics, tree
@@ -28,6 +31,7 @@ from perdure.checkpoint.images.pagemaps import runs_of
 from perdure.model.checkpoint import BLOCK_BYTES, CheckpointId, HostFact, Manifest, Part, Run, Trigger
 from perdure.store.backends.address import open_backend
 from perdure.store.repository import Repository
+from perdure.supervisor import resume
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _ROOT = Path(__file__).resolve().parent.parent
@@ -271,8 +275,14 @@ class _Bench:
             with self._fresh("ours") as folder:
                 (folder / "work").mkdir()
                 began = time.monotonic()
-                repository.extract(made.id, folder, progress=lambda _: None)
-                program.root = restore.restore(folder / "images", folder / "work", options, self._criu).tree
+                # As the supervisor does: memory is read while CRIU fills the tasks.
+                late = resume.late(repository, made)
+                names = [file.name for file in made.files if file.name not in late]
+                repository.extract(made.id, folder, names=names, progress=lambda _: None)
+                with repository.stream(made.id) as content:
+                    pages = {os.path.basename(name): functools.partial(content.read, name) for name in late}
+                    streamed = msgspec.structs.replace(options, pages=pages)
+                    program.root = restore.restore(folder / "images", folder / "work", streamed, self._criu).tree
                 wall_s = time.monotonic() - began
                 if turn < self._rounds:
                     program.end()

@@ -9,6 +9,8 @@ import subprocess
 import pytest
 from supervised import Site, descendants, lines, wait_for
 
+from perdure.supervisor import place
+
 pytestmark = pytest.mark.criu
 
 
@@ -163,6 +165,38 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(site):
     assert b"cannot be used" in again.stderr or b"is damaged" in again.stderr
     assert b"goes on from a@1." in again.stderr
     assert site.log("a") == lines(120)
+
+
+LARGE = """
+import os, sys, time
+held = bytearray(os.urandom(24 << 20))
+for number in range(int(sys.argv[1])):
+    held[(number % 24) << 20 : (number % 24 + 1) << 20] = os.urandom(1 << 20)
+    print("line", number, flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_memory_that_is_found_damaged_while_it_is_read_leads_to_the_checkpoint_before(site):
+    (site.work / "large.py").write_text(LARGE)
+    run = ["run", "--name", "a", "--every", "1s", "--", "python3", "large.py", "200"]
+    first = site.start(*run)
+    wait_for(lambda: len(site.manifests("a")) >= 2)
+    site.kill_all(first)
+    with place.opened(place.Place(str(site.state / "store"), None, str(site.folder / "cache"), 1)) as repository:
+        *older, newest = repository.checkpoints("a")
+        own = repository.packs_of(newest) - frozenset().union(*map(repository.packs_of, older))
+        # Nearly all of the largest one is pages.
+        pack = max((site.state / "store" / key for key in own), key=lambda path: path.stat().st_size)
+    content = bytearray(pack.read_bytes())
+    content[len(content) // 3] ^= 1
+    pack.chmod(0o600)
+    pack.write_bytes(content)
+    again = site.run(*run)
+    assert again.returncode == 0, again.stderr.decode()
+    assert f"{newest} is damaged".encode() in again.stderr
+    assert f"goes on from {older[-1]}".encode() in again.stderr
+    assert site.log("a") == lines(200)
 
 
 def test_a_second_run_of_one_name_is_refused(site):
