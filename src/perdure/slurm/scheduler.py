@@ -29,6 +29,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     kill_wait_s: float
     grace_s: float | None
     """Between a preemption's announcement and its strike, for this job's partition; None: it is not preempted with a notice."""
+    comes_back_preempted: bool = False
+    """A job that ends in that time is put into the queue again by Slurm itself."""
 
 
 class SlurmJob:
@@ -62,9 +64,12 @@ class SlurmJob:
 
     def saved(self, reason: str) -> str:
         """Requeue the job as its user, unless Slurm is ending this attempt already: a later one must not be hit."""
-        standing = self.look().standing
-        if standing not in (Standing.RUNNING, Standing.SUSPENDED):
+        outlook = self.look()
+        if outlook.standing not in (Standing.RUNNING, Standing.SUSPENDED):
             return f"{reason}; the job is being ended already"
+        if outlook.notice is not None and self._site.comes_back_preempted:
+            # Requeued by us, it would stay marked as preempted, and Slurm would run it once more when it is done (24.11.5).
+            return f"{reason}; Slurm puts the job into the queue again, and it goes on from its checkpoint"
         try:
             commands.run("scontrol", "requeue", str(self._number), owner=self._owner)
         except commands.Refused as error:
@@ -95,24 +100,27 @@ def site(owner: Owner, partition: str) -> Site:
         settings = _pairs(commands.run("scontrol", "show", "config", owner=owner))
     except commands.Refused as error:
         raise errors.SchedulerUnavailable(f"scontrol does not show its configuration: {error}", hint="see scontrol ping") from error
+    type_ = settings.get("PreemptType", "").rpartition("/")[2]
+    mode, grace_s = _preemption(owner, partition) if type_ not in ("", "none") else ("", None)
     return Site(
         cluster=settings.get("ClusterName", ""),
         kill_wait_s=_seconds(settings.get("KillWait", ""), _KILL_WAIT_S),
-        grace_s=_grace(owner, partition) if settings.get("PreemptType", "").rpartition("/")[2] not in ("", "none") else None,
+        grace_s=grace_s,
+        comes_back_preempted=mode == "REQUEUE",
     )
 
 
-def _grace(owner: Owner, partition: str) -> float | None:
+def _preemption(owner: Owner, partition: str) -> tuple[str, float | None]:
+    """Return how jobs in `partition` are preempted, and after which grace; None: they are not, or nobody says."""
     if not partition:
-        return None
+        return "", None
     try:
         shown = commands.run("scontrol", "-o", "show", "partition", partition, owner=owner)
     except commands.Refused:
-        return None
+        return "", None
     fields = dict(word.partition("=")[::2] for word in shown.split())
-    if fields.get("PreemptMode", "").partition(",")[0] == "OFF":
-        return None
-    return _seconds(fields.get("GraceTime", ""), 0.0)
+    mode = fields.get("PreemptMode", "").partition(",")[0]
+    return mode, None if mode == "OFF" else _seconds(fields.get("GraceTime", ""), 0.0)
 
 
 def _pairs(text: str) -> dict[str, str]:
