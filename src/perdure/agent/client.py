@@ -22,7 +22,7 @@ from perdure.supervisor.messages import Event
 SOCKET = "/run/perdure/agent.sock"
 
 _CREDENTIALS = struct.Struct("iII")
-_CONNECT_S = 30.0
+_CONNECT_S = 30
 _HINT = "see whether perdure agent runs: systemctl status perdure-agent"
 _CHUNK_BYTES = 1 << 16
 
@@ -31,9 +31,10 @@ def connect(path: str) -> socket.socket:
     """Connect to the agent that listens at `path`. Raises `errors.AgentUnavailable`, and `errors.InputDenied` when it is not root's."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        connection.settimeout(_CONNECT_S)
+        # A connection that waits for its turn is told by the socket's own limit: Python's would give up at once.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECT_S, 0))
         connection.connect(path)
-        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 0))
         _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid != 0:
             raise errors.InputDenied(f"at {path} listens user {uid}, and not root", hint="give the agent's socket: setting agent-socket")

@@ -38,7 +38,7 @@ class Ledger:
         if uid:
             if self._open.get(uid, 0) >= self.bounds.connections_of_user:
                 return f"user {uid} has {self.bounds.connections_of_user} connections open already"
-            if sum(self._open.values()) >= self.bounds.connections:
+            if _others(self._open) >= self.bounds.connections:
                 return f"{self.bounds.connections} connections are open already"
         self._open[uid] = self._open.get(uid, 0) + 1
         return ""
@@ -54,7 +54,7 @@ class Ledger:
                 return f"user {uid} asks more than {self.bounds.per_minute:g} times a minute"
             if self._busy.get(uid, 0) >= self.bounds.requests_at_once_of_user:
                 return f"user {uid} has {self.bounds.requests_at_once_of_user} requests going on already"
-            if sum(self._busy.values()) >= self.bounds.requests_at_once:
+            if _others(self._busy) >= self.bounds.requests_at_once:
                 return f"{self.bounds.requests_at_once} requests are going on already"
         self._busy[uid] = self._busy.get(uid, 0) + 1
         return ""
@@ -80,3 +80,8 @@ def _less(counts: dict[int, int], uid: int) -> None:
     counts[uid] -= 1
     if not counts[uid]:
         del counts[uid]
+
+
+def _others(counts: dict[int, int]) -> int:
+    """Return the sum of all but root's: what root does takes nothing away from users."""
+    return sum(count for uid, count in counts.items() if uid)

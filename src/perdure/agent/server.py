@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ from perdure.base import linkless
 from perdure.supervisor import lock, signals, wire
 from perdure.supervisor.reactor import READ, Reactor, Timer, now_s
 
-_BACKLOG = 128
+_BACKLOG = 1024
 _TIDY_S = 60.0
 _FOR_ALL = 0o666
 
@@ -58,6 +59,8 @@ class Server:
 
         Raises `errors.OutputError` when the socket cannot be made, and `errors.WorkloadBusy` when another agent listens.
         """
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._site.folders.make_roots()
         with (
             contextlib.closing(Reactor()) as reactor,
@@ -88,10 +91,15 @@ class Server:
         reactor.after(_TIDY_S, lambda: self._tidy(reactor))
 
     def _accept(self, listener: socket.socket, reactor: Reactor) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return  # gone again, or no descriptor left: the next one is tried
+        """Take those that wait: whoever connects faster than they are taken would keep others out."""
+        for _ in range(_BACKLOG):
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # nobody is there any more
+            self._admit(connection, reactor)
+
+    def _admit(self, connection: socket.socket, reactor: Reactor) -> None:
         try:
             found = caller.identify(connection)
         except OSError:
