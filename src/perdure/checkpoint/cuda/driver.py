@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from perdure.checkpoint.cuda import direct, machine, processes
-from perdure.checkpoint.cuda.contract import Answer, Driver, Facts, Operation, Region, Request, State, Trouble
+from perdure.checkpoint.cuda.contract import Answer, Driver, Facts, Operation, Problem, Region, Request, State, Trouble
 from perdure.checkpoint.cuda.direct import Refused
 from perdure.checkpoint.host import gpu_nvml
 
@@ -60,10 +60,11 @@ class Cuda:
         except ImportError as error:
             raise Refused(Trouble.NO_BINDINGS, f"the CUDA bindings cannot be imported: {error}") from error
         try:
-            self.call("cuInit", 0)
+            self.api.cuDriverGetVersion()
         except RuntimeError as error:
             # What the bindings raise when there is no libcuda.
             raise Refused(Trouble.NO_DRIVER, f"there is no CUDA driver here: {error}") from error
+        self.call("cuInit", 0)
         self.version = int(self.call("cuDriverGetVersion"))
 
     def call(self, function: str, *arguments: Any) -> Any:
@@ -71,7 +72,11 @@ class Cuda:
         entry = getattr(self.api, function, None)
         if entry is None:
             raise Refused(Trouble.UNSUPPORTED, f"these CUDA bindings have no {function}", 801)
-        result, *rest = entry(*arguments)
+        try:
+            result, *rest = entry(*arguments)
+        except RuntimeError as error:
+            # What the bindings raise for a function that this driver lacks.
+            raise Refused(Trouble.UNSUPPORTED, f"this driver cannot do it: {error}", 801) from error
         if int(result) != 0:
             raise Refused(_TROUBLES.get(int(result), Trouble.OTHER), f"{function}: {self._name(result)}", int(result))
         return rest[0] if rest else None
@@ -121,6 +126,9 @@ class _Helper:
             answer = self._do(self._cuda, request)
         except Refused as refused:
             answer = Answer(number=request.number, problem=refused.problem, state=self._state_now(request))
+        except Exception as error:  # noqa: BLE001 - the top of a request: a fault of ours is told, or its asker would wait in vain
+            fault = Problem(trouble=Trouble.OTHER, message=f"a fault in Perdure: {type(error).__name__}: {error}")
+            answer = Answer(number=request.number, problem=fault)
         return msgspec.structs.replace(answer, elapsed_s=time.monotonic() - began_s)
 
     def _do(self, cuda: Cuda, request: Request) -> Answer:
@@ -129,23 +137,19 @@ class _Helper:
         if not processes.is_same(request.pid, request.start_ticks):
             raise Refused(Trouble.GONE, f"process {request.pid} is not there any more, or has no CUDA")
         regions: tuple[Region, ...] = ()
-        try:
-            match request.operation:
-                case Operation.LOCK:
-                    self._suspended[request.pid] = request.start_ticks
-                    _lock(cuda, request)
-                case Operation.CHECKPOINT if request.folder is not None:
-                    self._regions[request.pid] = regions = direct.checkpoint(cuda, request)
-                case Operation.CHECKPOINT:
-                    self._regions.pop(request.pid, None)
-                    cuda.call("cuCheckpointProcessCheckpoint", request.pid, None)
-                case Operation.RESTORE:
-                    direct.restore(cuda, request)
-                case Operation.UNLOCK:
-                    cuda.call("cuCheckpointProcessUnlock", request.pid, None)
-        except RuntimeError as error:
-            # What the bindings raise for a function that this driver lacks.
-            raise Refused(Trouble.UNSUPPORTED, f"this driver cannot do it: {error}", 801) from error
+        match request.operation:
+            case Operation.LOCK:
+                self._suspended[request.pid] = request.start_ticks
+                _lock(cuda, request)
+            case Operation.CHECKPOINT if request.folder is not None:
+                self._regions[request.pid] = regions = direct.checkpoint(cuda, request)
+            case Operation.CHECKPOINT:
+                self._regions.pop(request.pid, None)
+                cuda.call("cuCheckpointProcessCheckpoint", request.pid, None)
+            case Operation.RESTORE:
+                direct.restore(cuda, request)
+            case Operation.UNLOCK:
+                cuda.call("cuCheckpointProcessUnlock", request.pid, None)
         return Answer(number=request.number, state=_state(cuda, request.pid), regions=regions)
 
     def _state_now(self, request: Request) -> State | None:
@@ -153,7 +157,7 @@ class _Helper:
             return None
         try:
             return _state(self._cuda, request.pid)
-        except (Refused, RuntimeError):
+        except Refused:
             return None
 
 

@@ -4,7 +4,8 @@ To suspend::
 
     look ──▶ lock all ──▶ checkpoint all ──▶ suspended
       │         │               │
-      └─────────┴─── a problem ─┴──▶ to run, as below
+      ▼         └── a problem ──┴──▶ to run, as below
+    untouched
 
 To run::
 
@@ -13,8 +14,8 @@ To run::
      └──────────┴── a problem, at most `TRIES` times ──▶ lost
 
 What holds of every list of answers: it comes to an end; no process is restored or unlocked twice; none is unlocked before all are
-restored; *suspended* and *running* are said only of states that the driver told; and whoever is neither is *lost*: then the tree has to be
-ended, so that nothing stays locked for good. Processes are named by PID.
+restored; *suspended* and *running* are said only of states that the driver told; and whoever is neither, after anything was done to it, is
+*lost*: then the tree has to be ended, so that nothing stays locked for good. Processes are named by PID.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TRIES = 5
 ATTEMPTS = 3
 """How often suspending is begun again after a trouble that may pass."""
 
-_PAUSES_S = (0.2, 1.0, 3.0, 5.0)
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 _PASSING = frozenset({Trouble.TIMED_OUT, Trouble.SYSTEM, Trouble.NO_MEMORY, Trouble.HUNG, Trouble.OTHER})
 
 
@@ -45,6 +46,8 @@ class Phase(enum.StrEnum):
     """Every process is checkpointed: none holds a device."""
     RUNNING = "running"
     """Every process that is still there runs."""
+    UNTOUCHED = "untouched"
+    """The driver does not tell how the processes are, and nothing was done to them."""
     LOST = "lost"
     """What is left cannot be made to run, or a process ended while it could not act."""
 
@@ -153,9 +156,11 @@ def _is_without(member: Member, told: Told | None, asked: Operation) -> bool:
 
 def _suspending(group: Group, failed: Told | None) -> Next:
     failed = failed or _oddity(group)
+    states = {member.state for member in group.members}
+    if failed is not None and group.asked is Operation.STATE and states <= {State.RUNNING, None}:
+        return msgspec.structs.replace(group, phase=Phase.UNTOUCHED, problem=failed.problem, culprit=failed.pid), None
     if failed is not None:
         return resume(group, failed.problem, failed.pid)
-    states = {member.state for member in group.members}
     if State.RUNNING in states:
         return _ask(group, Operation.LOCK, State.RUNNING)
     if State.LOCKED in states:

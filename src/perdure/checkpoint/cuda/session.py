@@ -107,7 +107,7 @@ class Session:
 
     def resume(self, mapping: tuple[tuple[str, str], ...] = ()) -> None:
         """Move GPU memory back, onto other devices as `mapping` of UUIDs says, and let all run. Raises `errors.WorkloadLost`."""
-        if self._group is None or self._group.phase is Phase.RUNNING or self.was_suspended:
+        if self._group is None or self._group.phase is not Phase.SUSPENDED or self.was_suspended:
             return
         self._mapping = mapping
         group = self._drive(*machine.resume(self._group))

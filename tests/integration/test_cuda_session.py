@@ -1,0 +1,347 @@
+"""CUDA processes suspended and resumed through the real helper and the real bindings, on the stand-in driver. No CRIU."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from standin.world import Fault, Gpu, Standin, build
+
+from perdure import errors
+from perdure.checkpoint.cuda import processes
+from perdure.checkpoint.cuda.contract import Operation, Request, State, Trouble
+from perdure.checkpoint.cuda.helper import Helper
+from perdure.checkpoint.cuda.session import Limits, Session
+
+pytest.importorskip("cuda.bindings", reason="needs the extra gpu")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+A, B = "GPU-aaaaaaaa-0000-4000-8000-000000000001", "GPU-bbbbbbbb-0000-4000-8000-000000000002"
+PROGRAM = str(Path(__file__).resolve().parent.parent / "standin" / "program.py")
+LIMITS = Limits(lock_s=20.0, answer_s=60.0)
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture
+def world(tmp_path, libraries, monkeypatch):
+    world = Standin(tmp_path / "world", libraries)
+    world.gpus(Gpu(A), Gpu(B))
+    for name, value in world.environment.items():
+        monkeypatch.setenv(name, value)
+    return world
+
+
+@pytest.fixture
+def helper(world):
+    with Helper() as started:
+        yield started
+
+
+class Program:
+    """One of the tests' programs, which ends with an error as soon as its GPU memory is not what it should be."""
+
+    def __init__(self, gpu: int = 0, size: int = 1 << 20, work_us: int = 0) -> None:
+        command = [sys.executable, "-u", PROGRAM, str(size), str(gpu), "1000", str(work_us)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.said = b""
+        self.at = -1
+        self.goes_on()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def goes_on(self, steps: int = 3) -> None:
+        """Wait until it has come `steps` further than when this was called."""
+        self.take(0.0)
+        wanted, end_s = max(self.at, 0) + steps, time.monotonic() + WAIT_S
+        while self.at < wanted:
+            assert self.process.poll() is None, self.process.stderr.read().decode()
+            assert time.monotonic() < end_s, f"it stands still at {self.at}"
+            self.take(0.2)
+
+    def take(self, limit_s: float) -> None:
+        while select.select([self.process.stdout], [], [], limit_s)[0]:
+            content = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not content:
+                return
+            self.said = (self.said + content)[-1000:]
+            found = re.findall(rb"at (\d+)\n", self.said)
+            self.at = int(found[-1]) if found else self.at
+            limit_s = 0.0
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def programs(world):
+    started: list[Program] = []
+
+    def start(*arguments, **options) -> Program:
+        started.append(Program(*arguments, **options))
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.end()
+
+
+def session(helper: Helper, *programs: Program, limits: Limits = LIMITS, folder: Path | None = None) -> Session:
+    found = processes.find([program.pid for program in programs])
+    assert len(found) == len(programs)
+    return Session(helper, found, limits, folder=folder)
+
+
+def states(helper: Helper, *programs: Program) -> list[State | None]:
+    found = processes.find([program.pid for program in programs])
+    requests = tuple(Request(number=0, operation=Operation.STATE, pid=one.pid, start_ticks=one.start_ticks) for one in found)
+    return [answer.state for answer in helper.ask(requests, WAIT_S)]
+
+
+@pytest.mark.parametrize("way", ["host", "direct"])
+def test_gpus_are_freed_and_taken_up_again_crosswise(helper, world, programs, tmp_path, way):
+    first, second = programs(0), programs(1)
+    held = session(helper, first, second, folder=tmp_path if way == "direct" else None)
+    pids = [first.pid, second.pid]
+    held.suspend(lambda: pids)
+    assert states(helper, first, second) == [State.CHECKPOINTED] * 2
+    facts = helper.facts()
+    assert facts.uses == ()
+    assert [device.free_bytes for device in facts.devices] == [1 << 30] * 2
+    assert processes.held(pids) == ()
+    stored = {region.uuid: region.size_bytes for regions in held.regions.values() for region in regions}
+    assert stored == ({A: 1 << 20, B: 1 << 20} if way == "direct" else {})
+    held.resume(((A, B), (B, A)))
+    uses = {use.pid: use.uuid for use in helper.facts().uses}
+    assert uses == {first.pid: B, second.pid: A}
+    first.goes_on()
+    second.goes_on()
+    assert set(held.durations_s) == {"gpu-lock", "gpu-checkpoint", "gpu-restore"}
+
+
+def test_a_helper_tells_driver_and_devices(helper, world):
+    world.driver(version="570.10", cuda=12080, features=("checkpoint",))
+    facts = helper.facts()
+    assert (facts.driver.version, facts.driver.cuda) == ("570.10", "12.8")
+    assert (facts.driver.has_checkpoint, facts.driver.has_remap, facts.driver.has_custom_storage) == (True, False, False)
+    assert [(device.uuid, device.memory_bytes, device.capability) for device in facts.devices] == [(A, 1 << 30, "9.0"), (B, 1 << 30, "9.0")]
+
+
+def test_without_a_driver_there_is_one_clear_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with Helper() as helper, pytest.raises(errors.GpuUnavailable, match="no CUDA driver") as raised:
+        helper.facts()
+    assert "doctor --gpu" in raised.value.hint
+
+
+def test_a_driver_that_finds_no_gpu_is_unavailable(world, helper):
+    world.gpus()
+    with pytest.raises(errors.GpuUnavailable, match="CUDA_ERROR_NO_DEVICE"):
+        helper.facts()
+
+
+def test_a_driver_too_old_is_told_and_nothing_happens_to_the_process(world, helper, programs):
+    world.driver(version="535.1", cuda=12020, features=())
+    program = programs()
+    with pytest.raises(errors.GpuFailed, match="it runs on"):
+        session(helper, program).suspend()
+    program.goes_on()
+
+
+def test_work_that_does_not_end_in_time_is_left_running(world, helper, programs):
+    first, second = programs(0), programs(1, work_us=30_000_000)
+    with pytest.raises(errors.GpuFailed, match=rf"process {second.pid} .*CUDA_ERROR_NOT_READY"):
+        session(helper, first, second, limits=Limits(lock_s=0.2, answer_s=60.0)).suspend()
+    assert states(helper, first, second) == [State.RUNNING] * 2
+    assert len([call for call in world.calls("lock") if call.pid == second.pid]) == 3
+    first.goes_on()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault("lock", 2, "error", 304), None),
+        (Fault("lock", 1, "late", 600), None),
+        (Fault("checkpoint", 2, "error", 2), None),
+        (Fault("checkpoint", 1, "late", 999), None),
+        (Fault("checkpoint", 0, "error", 2), "CUDA_ERROR_OUT_OF_MEMORY"),
+        (Fault("checkpoint", 0, "error", 801), "CUDA_ERROR_NOT_SUPPORTED"),
+        (Fault("lock", 0, "error", 401), "CUDA_ERROR_ILLEGAL_STATE"),
+    ],
+)
+def test_what_passes_is_tried_again_and_what_does_not_leaves_all_running(world, helper, programs, fault, said):
+    first, second = programs(0), programs(1)
+    world.faults(fault)
+    held = session(helper, first, second)
+    if said is None:
+        held.suspend()
+        assert states(helper, first, second) == [State.CHECKPOINTED] * 2
+        held.resume()
+    else:
+        with pytest.raises(errors.GpuFailed, match=said):
+            held.suspend()
+    assert states(helper, first, second) == [State.RUNNING] * 2
+    first.goes_on()
+    second.goes_on()
+
+
+@pytest.mark.parametrize("fault", [Fault("restore", 1, "error", 2), Fault("unlock", 1, "error", 304), Fault("restore", 1, "late", 999)])
+def test_a_driver_that_stumbles_on_the_way_back_is_asked_again(world, helper, programs, fault):
+    program = programs()
+    world.faults(fault)
+    held = session(helper, program)
+    held.suspend()
+    held.resume()
+    assert states(helper, program) == [State.RUNNING]
+    program.goes_on()
+
+
+def test_a_helper_that_hangs_is_replaced_and_the_work_goes_on(world, helper, programs):
+    program = programs()
+    world.faults(Fault("unlock", 1, "hang"))
+    held = session(helper, program, limits=Limits(lock_s=20.0, answer_s=5.0))
+    held.suspend()
+    held.resume()
+    program.goes_on()
+    assert [call.result for call in world.calls("unlock")] == [-1, 0]
+
+
+@pytest.mark.parametrize("fault", [Fault("lock", 1, "die"), Fault("checkpoint", 1, "die"), Fault("checkpoint", 1, "fail", 999)])
+def test_a_process_that_does_not_survive_the_driver_is_a_loss(world, helper, programs, fault):
+    program = programs()
+    world.faults(fault)
+    with pytest.raises(errors.WorkloadLost, match=f"process {program.pid}"):
+        session(helper, program).suspend()
+
+
+def test_too_little_memory_on_the_way_back_is_a_loss_with_its_reason(world, helper, programs):
+    program = programs(0, 8 << 20)
+    held = session(helper, program)
+    held.suspend()
+    world.gpus(Gpu(A, memory_bytes=1 << 20), Gpu(B))
+    with pytest.raises(errors.WorkloadLost, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        held.resume()
+    assert states(helper, program) == [State.CHECKPOINTED]
+
+
+def test_a_map_that_lacks_a_gpu_is_refused_by_the_driver(world, helper, programs):
+    program = programs()
+    held = session(helper, program)
+    held.suspend()
+    with pytest.raises(errors.WorkloadLost, match="CUDA_ERROR_INVALID_VALUE"):
+        held.resume(((A, B),))
+
+
+def test_a_device_that_somebody_else_holds_is_named_and_all_run_again(world, helper, programs):
+    program = programs()
+    with open(world.root / "dev" / "nvidia-uvm", "rb"):
+        with pytest.raises(errors.GpuFailed, match=rf"nvidia-uvm by process {os.getpid()}"):
+            session(helper, program).suspend(lambda: [program.pid, os.getpid()])
+        assert states(helper, program) == [State.RUNNING]
+        program.goes_on()
+
+
+def test_custom_storage_that_fails_is_replaced_by_the_way_through_host_memory(world, helper, programs, tmp_path):
+    program = programs()
+    world.faults(Fault("checkpoint", 1, "error", 801))
+    held = session(helper, program, folder=tmp_path / "gpu")
+    (tmp_path / "gpu").mkdir()
+    held.suspend()
+    assert held.regions == {}
+    assert list((tmp_path / "gpu").iterdir()) == []
+    held.resume()
+    program.goes_on()
+
+
+def test_who_has_no_cuda_or_is_another_process_by_now_is_never_given_to_the_driver(world, helper, programs):
+    program = programs()
+    (found,) = processes.find([program.pid, os.getpid()])
+    recycled = Request(number=0, operation=Operation.LOCK, pid=found.pid, start_ticks=found.start_ticks + 1, time_limit_ms=100)
+    thread = next(int(name) for name in os.listdir(f"/proc/{found.pid}/task") if int(name) != found.pid)
+    of_a_thread = Request(number=0, operation=Operation.LOCK, pid=thread, start_ticks=found.start_ticks, time_limit_ms=100)
+    without = Request(number=0, operation=Operation.LOCK, pid=os.getpid(), start_ticks=1, time_limit_ms=100)
+    world.faults()
+    answers = helper.ask((recycled, of_a_thread, without), WAIT_S)
+    assert [answer.problem.trouble for answer in answers] == [Trouble.GONE] * 3
+    assert world.calls() == []
+    assert not processes.find([thread])
+
+
+def test_a_helper_whose_parent_dies_lets_run_what_it_had_suspended(world, programs):
+    program = programs()
+    script = """
+import sys, time
+from perdure.checkpoint.cuda import processes
+from perdure.checkpoint.cuda.helper import Helper
+from perdure.checkpoint.cuda.session import Limits, Session
+helper = Helper()
+Session(helper, processes.find([int(sys.argv[1])]), Limits(lock_s=20.0, answer_s=60.0)).suspend()
+print("suspended", flush=True)
+time.sleep(600)
+"""
+    command = [sys.executable, "-c", script, str(program.pid)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    try:
+        assert parent.stdout.readline() == b"suspended\n"
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.communicate()
+    program.goes_on()
+
+
+def test_random_troubles_leave_everything_running(world, helper, programs, tmp_path):
+    """Some hundred sequences through the real helper; `test_cuda_machine` has ten thousand against the machine alone."""
+    first, second = programs(0, 1 << 16), programs(1, 1 << 16)
+    reached = {"suspended": 0, "failed": 0}
+    for seed in range(150):
+        rng = random.Random(seed)
+        operations = ["state", "lock", "lock", "checkpoint", "checkpoint", "complete", "restore", "unlock"]
+        faults = [
+            Fault(rng.choice(operations), rng.randint(1, 4), rng.choice(["error", "error", "late"]), rng.choice([2, 304, 401, 600, 999]))
+            for _ in range(rng.randint(0, 3))
+        ]
+        world.faults(*faults)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        held = session(helper, first, second, folder=folder if rng.random() < 0.3 and not _breaks_off(faults) else None)
+        try:
+            held.suspend(lambda: [first.pid, second.pid])
+            assert states_of(world, helper, first, second) == [State.CHECKPOINTED] * 2, f"seed {seed}: {faults}"
+            held.resume(((A, B), (B, A)) if rng.random() < 0.5 else ())
+            reached["suspended"] += 1
+        except errors.GpuFailed:
+            reached["failed"] += 1
+        assert states_of(world, helper, first, second) == [State.RUNNING] * 2, f"seed {seed}: {faults}"
+    first.goes_on()
+    second.goes_on()
+    assert reached["suspended"] > 50
+
+
+def states_of(world: Standin, helper: Helper, *programs: Program) -> list[State | None]:
+    """The states, whatever is to go wrong with asking for them."""
+    text = (world.root / "faults").read_text()
+    (world.root / "faults").write_text("")
+    try:
+        return states(helper, *programs)
+    finally:
+        (world.root / "faults").write_text(text)
+
+
+def _breaks_off(faults: list[Fault]) -> bool:
+    """A driver that fails between handing memory out and taking it back leaves a process for which nothing can be done."""
+    return any(fault.operation == "complete" or fault.action == "late" for fault in faults)
