@@ -184,24 +184,30 @@ def can_change(name: str, owner: Owner) -> bool:
     """Tell whether `owner` could change what the absolute `name` leads to: some folder on the way is not root's alone."""
     descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for part in [part for part in name.split("/")[:-1] if part]:
-            if _is_changeable(os.fstat(descriptor), owner):
-                return True
+        parts = [part for part in name.split("/") if part]
+        for part in parts[:-1]:
             below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            is_changeable = _is_changeable(os.fstat(descriptor), os.fstat(below), owner)
             os.close(descriptor)
             descriptor = below
-        return _is_changeable(os.fstat(descriptor), owner)
+            if is_changeable:
+                return True
+        last = os.stat(parts[-1], dir_fd=descriptor, follow_symlinks=False) if parts else os.fstat(descriptor)
+        return _is_changeable(os.fstat(descriptor), last, owner)
     except OSError:
         return True
     finally:
         os.close(descriptor)
 
 
-def _is_changeable(folder: os.stat_result, owner: Owner) -> bool:
+def _is_changeable(folder: os.stat_result, entry: os.stat_result, owner: Owner) -> bool:
+    """Tell whether `owner` could put something else in the place of `entry` in `folder`."""
     if folder.st_uid != 0:
         return True
     in_group = folder.st_gid in {owner.gid, *owner.groups} and bool(folder.st_mode & stat.S_IWGRP)
-    return in_group or bool(folder.st_mode & stat.S_IWOTH)
+    may_write = in_group or bool(folder.st_mode & stat.S_IWOTH)
+    # In a sticky folder names are removed by whom the file belongs to, or the folder.
+    return may_write and not (folder.st_mode & stat.S_ISVTX and entry.st_uid == 0)
 
 
 def _elsewhere(name: str, problem: str) -> Finding:

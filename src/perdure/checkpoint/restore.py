@@ -130,7 +130,9 @@ def refuse(findings: tuple[Finding, ...]) -> None:
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise errors.RestoreRefused(
-            f"{found[0].subject} {found[0].message}{more}", hint=found[0].remedy or "see perdure check --restore", findings=findings
+            f"{found[0].code}: {found[0].subject}: {found[0].message}{more}",
+            hint=found[0].remedy or "see perdure check --restore",
+            findings=findings,
         )
 
 
