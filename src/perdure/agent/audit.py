@@ -27,10 +27,11 @@ _MOST_BYTES = 64 << 20
 
 
 class Audit:
-    """Notes what is done. Noting never fails: what cannot be written goes to stderr."""
+    """Notes what is done. Noting never fails: what cannot be written goes to `stderr`, a descriptor of this process's own."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, stderr: int = 2) -> None:
         self._path = path
+        self._stderr = stderr
 
     def note(self, what: str, *, uid: int, pid: int | None = None, result: str, **about: str | int | None) -> None:
         """Note that `what` was done for the user `uid`, whose process is `pid`, with `result`; `about` holds more, None left out."""
@@ -39,7 +40,7 @@ class Audit:
         line = json.dumps({key: _clipped(value) for key, value in facts.items() if value is not None}).encode("ascii") + b"\n"
         descriptor = None if self._path == STDERR else self._open()
         with contextlib.suppress(OSError):
-            os.write(2 if descriptor is None else descriptor, line)
+            os.write(self._stderr if descriptor is None else descriptor, line)
         if descriptor is not None:
             os.close(descriptor)
 

@@ -6,6 +6,7 @@ request (`request`) and then signals, a byte each; it is told lines of JSON (`re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -16,7 +17,7 @@ import traceback
 from perdure import errors
 from perdure.agent import replies, site, slots, streams, wishes
 from perdure.agent import request as requests
-from perdure.agent.audit import DEFAULT, Audit
+from perdure.agent.audit import DEFAULT, Audit, prepare
 from perdure.agent.replies import Ended, Reply
 from perdure.agent.request import Request
 from perdure.agent.site import Site
@@ -42,10 +43,15 @@ def serve(channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: 
     This process becomes the supervisor: its descriptors 0, 1 and 2 become the user's. Returns the workload's exit status, or an error's.
     """
     line = Line(channel)
-    audit = Audit(DEFAULT)
+    # Descriptor 2 becomes the user's, who is not to read the log there.
+    stderr = os.dup(2)
+    audit = Audit(DEFAULT, stderr=stderr)
     try:
         place = site.read(os.environ)
-        audit = Audit(place.values["audit-log"].value or DEFAULT)
+        log = place.values["audit-log"].value or DEFAULT
+        with contextlib.suppress(errors.OutputError):
+            prepare(log)
+        audit = Audit(log, stderr=stderr)
         request, descriptors = requests.receive(channel, within_s=_REQUEST_S)
         streams.install(descriptors)
         ended = Ended(_Seat(line, owner, trusted, place, audit).keep(request, scheduler))
