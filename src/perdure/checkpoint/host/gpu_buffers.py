@@ -10,9 +10,9 @@ stdin does, and needs nothing but Python.
 
 from __future__ import annotations
 
-import array
 import ctypes
 import hashlib
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +21,8 @@ _LIBRARY = "libcuda.so.1"
 _CHUNK_BYTES = 64 << 20
 """One allocation is at most so large, and so much is read back at once."""
 _STRIDE_BYTES = 1 << 20
+_TURN_BYTES = 17
+"""Odd, so that 4096 chunks come before blocks repeat."""
 _WORD = 4
 
 
@@ -29,7 +31,7 @@ class DriverError(Exception):
 
 
 class Buffers:
-    """GPU memory of `size_bytes` on the device `uuid`, filled with a pattern that no two words near each other share."""
+    """GPU memory of `size_bytes` on the device `uuid`, filled with what neither compresses nor repeats, as weights do not."""
 
     def __init__(self, uuid: str, size_bytes: int) -> None:
         self._cuda = ctypes.CDLL(_LIBRARY)
@@ -39,11 +41,12 @@ class Buffers:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self._call("cuCtxSetCurrent", context)
         self._chunks: list[tuple[ctypes.c_uint64, int]] = []
+        base = random.Random(0).randbytes(min(size_bytes, _CHUNK_BYTES) or _WORD)  # noqa: S311 - content, no secret
         for number, chunk_bytes in enumerate(_chunks(size_bytes)):
             address = ctypes.c_uint64()
             self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(chunk_bytes))
             self._chunks.append((address, chunk_bytes))
-            self._write(address, 0, _pattern(number, chunk_bytes))
+            self._write(address, 0, _pattern(base, number, chunk_bytes))
 
     def digest(self) -> str:
         """Return the SHA-256 of the whole content, read back from the GPU, in hexadecimal."""
@@ -91,14 +94,10 @@ def _chunks(size_bytes: int) -> Iterator[int]:
         left -= min(left, _CHUNK_BYTES)
 
 
-def _pattern(number: int, chunk_bytes: int) -> bytes:
-    """Return the content of chunk `number`: words that differ, from one mebibyte to the next and from chunk to chunk."""
-    base = array.array("I", ((word * 2654435761) % (1 << 32) for word in range(min(chunk_bytes, _STRIDE_BYTES) // _WORD))).tobytes()
-    parts = []
-    for offset in range(0, chunk_bytes, _STRIDE_BYTES):
-        head = ((number << 16) + offset // _STRIDE_BYTES).to_bytes(_WORD, "little")
-        parts.append((head + base[_WORD:])[: chunk_bytes - offset])
-    return b"".join(parts)
+def _pattern(base: bytes, number: int, chunk_bytes: int) -> bytes:
+    """Return the content of chunk `number`: `base`, turned so far that no block of 4 KiB is that of another chunk."""
+    at = number * _TURN_BYTES % len(base)
+    return (base[at:] + base[:at])[:chunk_bytes]
 
 
 def main(arguments: list[str]) -> int:

@@ -1,0 +1,76 @@
+"""What being managed costs a program that does nothing but launch kernels: pairs of runs, one after the other, in turned order."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from bench.gpuproof.place import PROGRAMS, CaseFailed, NotRun, Place
+
+_T_90 = (
+    6.314,
+    2.920,
+    2.353,
+    2.132,
+    2.015,
+    1.943,
+    1.895,
+    1.860,
+    1.833,
+    1.812,
+    1.796,
+    1.782,
+    1.771,
+    1.761,
+    1.753,
+    1.746,
+    1.740,
+    1.734,
+    1.729,
+)
+"""Student's t for a two-sided interval of 90 %, by degrees of freedom from 1."""
+
+
+def launches(place: Place, pairs: int, seconds: float) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Compare kernels launched a second with and without Perdure, in `pairs` of `seconds` each."""
+    runs = []
+    for number in range(pairs):
+        kinds = (("alone", False), ("managed", True)) if number % 2 == 0 else (("managed", True), ("alone", False))
+        runs.append({name: _rate(place, seconds, number, managed=managed) for name, managed in kinds})
+    return interval([run["managed"] / run["alone"] for run in runs]), runs
+
+
+def _rate(place: Place, seconds: float, number: int, *, managed: bool) -> float:
+    argv = [sys.executable, str(PROGRAMS / "gpu_launch.py"), f"{seconds}"]
+    keep = [sys.executable, "-m", "perdure", "run", "--quiet", "--name", f"launch-{number}", "--every", "never", "--"] if managed else []
+    done = subprocess.run(
+        [*keep, *argv], capture_output=True, text=True, env=place.environment, cwd=place.folder, timeout=seconds + 300.0, check=False
+    )
+    if managed:
+        place.perdure("rm", f"launch-{number}")
+    if "undefined symbol" in done.stderr:
+        raise NotRun(f"this driver lacks what launches kernels: {done.stderr.strip().splitlines()[-1]}")
+    if done.returncode != 0:
+        raise CaseFailed(f"{'managed' if managed else 'alone'}: status {done.returncode}: {done.stderr[-400:].strip()}")
+    return float(done.stdout.split()[-1])
+
+
+def interval(ratios: list[float]) -> dict[str, float]:
+    """Return the mean overhead in per cent, with its two-sided 90 % interval, from the ratios of paired rates.
+
+    The logarithms of the ratios are taken for normal (Student, 1908). One pair has no interval.
+    """
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    found = {"overhead_percent": _percent(mean)}
+    if len(logs) > 1:
+        half = _T_90[min(len(logs) - 2, len(_T_90) - 1)] * statistics.stdev(logs) / math.sqrt(len(logs))
+        found |= {"overhead_low_percent": _percent(mean + half), "overhead_high_percent": _percent(mean - half)}
+    return found
+
+
+def _percent(log_ratio: float) -> float:
+    return (math.exp(-log_ratio) - 1.0) * 100.0

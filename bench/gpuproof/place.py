@@ -1,0 +1,180 @@
+"""Where the proof runs: a folder of its own, a Perdure of its own, GPUs, and programs that are asked by files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.base.proc import machine
+from perdure.checkpoint.host import gpu
+from perdure.checkpoint.host.gpu import Gpus
+
+PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
+_SOURCE = Path(gpu.__file__).resolve().parents[3]
+_SPARE_BYTES = 1 << 30
+_SLOW_BYTES_S = 50e6
+"""Anything slower than this is taken for hanging."""
+
+
+class Case(msgspec.Struct, kw_only=True):
+    """What became of one case."""
+
+    name: str
+    outcome: str
+    """``passed``, ``failed`` or ``not run``."""
+    why: str = ""
+    figures: dict[str, float] = {}
+    """Name with unit, such as ``stopped_s``, ``restore_x``."""
+    runs: list[dict[str, Any]] = []
+    """Every run, as it was measured."""
+
+
+class CaseFailed(Exception):
+    """Something that has to hold does not."""
+
+
+class NotRun(Exception):
+    """Something that a case needs is not here."""
+
+
+@dataclasses.dataclass
+class Place:
+    """Where the proof runs. `environment` is what all its processes get."""
+
+    folder: Path
+    gpus: Gpus
+    criu: str | None = None
+    """A program or a prefix; None: what Perdure finds."""
+    python: str = sys.executable
+    """The Python that has PyTorch, if one has."""
+
+    def __post_init__(self) -> None:
+        for name in ("state", "run", "work"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of Perdure and of the programs."""
+        found = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+        found |= {"PERDURE_STATE": str(self.folder / "state"), "PERDURE_RUN_DIR": str(self.folder / "run")}
+        found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(_SOURCE), *filter(None, sys.path)]))
+        return found | ({"PERDURE_CRIU": self.criu} if self.criu else {})
+
+    def perdure(self, *arguments: str, limit_s: float = 600.0) -> subprocess.CompletedProcess[str]:
+        """Run a command of Perdure to its end."""
+        command = [sys.executable, "-m", "perdure", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=self.environment, cwd=self.folder, timeout=limit_s, check=False)
+
+    def told(self, *arguments: str, limit_s: float = 600.0) -> dict[str, Any]:
+        """Run a command with --json that has to go well. Raises `CaseFailed`."""
+        done = self.perdure(*arguments, "--json", limit_s=limit_s)
+        if done.returncode != 0:
+            raise CaseFailed(f"perdure {' '.join(arguments)}: status {done.returncode}: {done.stderr[-800:].strip()}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def room_bytes(self) -> int:
+        """Return how much GPU memory a case may take: what the first GPU has free, twice in the machine's memory and once on the disk."""
+        there = os.statvfs(self.folder)
+        disk_bytes = there.f_bavail * there.f_frsize
+        host_bytes = machine.memory().available_bytes
+        return min(self.gpus.devices[0].free_bytes - _SPARE_BYTES // 2, (host_bytes - _SPARE_BYTES) // 2, disk_bytes - _SPARE_BYTES)
+
+
+class Program:
+    """A program that works in a folder of its own; `prefix` is what it is started by."""
+
+    def __init__(self, place: Place, name: str, argv: Sequence[str], *, prefix: Sequence[str] = ()) -> None:
+        self.place = place
+        self.name = name
+        self.folder = place.folder / "work" / name
+        self.folder.mkdir(exist_ok=True)
+        self.argv = [*prefix, *argv]
+        self._asked = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, or what keeps it, in a session of its own, with its output in ``out`` and ``err``."""
+        with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
+            self.process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=self.place.environment,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, limit_s: float = 300.0) -> None:
+        """Wait for its file ``ready``. Raises `CaseFailed`."""
+        self._wait((self.folder / "ready").exists, limit_s, "to begin")
+
+    def ask(self, what: str, size_bytes: int = 0) -> str:
+        """Ask it by a file and return its answer. Raises `CaseFailed`."""
+        self._asked += 1
+        aside = self.folder / ".asked"
+        aside.write_text(f"{self._asked} {what}")
+        os.replace(aside, self.folder / "ask")
+        found: list[str] = []
+
+        def is_answered() -> bool:
+            with contextlib.suppress(FileNotFoundError):
+                number, _, value = (self.folder / "answer").read_text().partition(" ")
+                if number == str(self._asked):
+                    found.append(value)
+            return bool(found)
+
+        self._wait(is_answered, 120.0 + size_bytes / _SLOW_BYTES_S, f"to answer {what}")
+        return found[0]
+
+    def _wait(self, is_there, limit_s: float, what: str) -> None:
+        end_s = time.monotonic() + limit_s
+        while not is_there():
+            if self.process is not None and self.process.poll() is not None:
+                raise CaseFailed(f"{self.name} ended with status {self.process.returncode}: {self.said()}")
+            if time.monotonic() > end_s:
+                raise CaseFailed(f"waited {limit_s:.0f} s in vain for {self.name} {what}: {self.said()}")
+            time.sleep(0.01)
+
+    def said(self) -> str:
+        """Return the end of what it wrote to stderr."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / "err").read_text("utf-8", "replace")[-800:].strip()
+        return ""
+
+    def kill(self) -> None:
+        """Kill it with all that it started, as a node that fails would, and wait until all is gone."""
+        if self.process is None:
+            return
+        below = [*_descendants(self.process.pid)]
+        handles = []
+        for pid in (self.process.pid, *below):
+            with contextlib.suppress(ProcessLookupError):
+                handles.append(os.pidfd_open(pid))
+                signal.pidfd_send_signal(handles[-1], signal.SIGKILL)
+        self.process.wait()
+        for handle in handles:
+            select.select([handle], [], [], 60.0)
+            os.close(handle)
+        (self.folder / "ask").unlink(missing_ok=True)  # whoever is brought back must not answer it again
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from _descendants(int(child))
