@@ -1,0 +1,256 @@
+"""Workloads on a GPU of the stand-in, under the real command line and the real CRIU: saved, ended, brought back, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from standin.world import Fault, Gpu, Standin, build
+from supervised import Site, wait_for
+
+pytest.importorskip("cuda.bindings", reason="needs the extra gpu")
+pytestmark = pytest.mark.criu
+
+A, B, C, D = (f"GPU-{number * 8}-0000-4000-8000-000000000000" for number in "abcd")
+PROGRAM = str(Path(__file__).resolve().parent.parent / "standin" / "program.py")
+SIZE = 3 << 20
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture
+def world(tmp_path, libraries):
+    world = Standin(tmp_path / "world", libraries)
+    world.gpus(Gpu(A), Gpu(B))
+    return world
+
+
+@pytest.fixture
+def site(tmp_path, world):
+    made = Site(tmp_path)
+    made.environment |= world.environment
+    yield made
+    made.close()
+
+
+def counted(site: Site, name: str = "a") -> int:
+    """How far the program says it is."""
+    found = re.findall(rb"at (\d+)", site.log(name))
+    return int(found[-1]) if found else -1
+
+
+def start(site: Site, *options: str, size: int = SIZE, gpu: int = 0, work_us: int = 0) -> None:
+    done = site.run(
+        "run",
+        "-d",
+        "--name",
+        "a",
+        "--every",
+        "never",
+        *options,
+        "--",
+        sys.executable,
+        "-u",
+        PROGRAM,
+        str(size),
+        str(gpu),
+        "1000",
+        str(work_us),
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    wait_for(lambda: counted(site) > 5, what="for the program to begin")
+
+
+def goes_on(site: Site) -> None:
+    """The program counts on: it ends as soon as a step is missing or done twice, or its memory changed."""
+    before = counted(site)
+    wait_for(lambda: counted(site) > before + 20, what=f"for the program to go on, after {site.log('a')[-500:]!r}")
+
+
+def end(site: Site) -> None:
+    """The supervisor and the workload die at once, as on a machine that fails."""
+    supervisor = site.supervisor("a")
+    os.kill(supervisor, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{supervisor}").exists(), what="for the supervisor to die")
+
+
+def again(site: Site) -> None:
+    done = site.run("restore", "-d", "a")
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def checkpoint(site: Site, *options: str) -> dict:
+    done = site.run("checkpoint", "a", "--json", *options)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def manifest(site: Site, name: str) -> dict:
+    done = site.run("store", "show", name, "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+HOST = ("checkpoint", "remap")
+DIRECT = (*HOST, "custom-storage")
+
+
+@pytest.mark.parametrize("features", [HOST, DIRECT], ids=["host", "direct"])
+def test_a_workload_is_saved_and_goes_on_on_another_gpu(site, world, features):
+    world.driver(features=features)
+    start(site)
+    made = checkpoint(site)
+    goes_on(site)
+    shown = manifest(site, made["id"])
+    assert [(gpu["uuid"], gpu["model"], gpu["used_bytes"]) for gpu in shown["gpus"]] == [
+        (A, "Stand-in H100", SIZE),
+        (B, "Stand-in H100", 0),
+    ]
+    assert shown["gpu_driver"] == "580.65.06"
+    (process,) = shown["cuda_processes"]
+    assert (process["gpus"], process["memory_bytes"]) == ([A], SIZE)
+    assert [region["size_bytes"] for region in process["regions"]] == ([SIZE] if features is DIRECT else [])
+    gpu_bytes = [size["logical_bytes"] for size in shown["sizes"] if size["part"] == "gpu"]
+    assert gpu_bytes == ([SIZE] if features is DIRECT else [])
+    durations = shown["durations_s"]
+    assert durations["stopped"] >= durations["gpu-lock"] + durations["gpu-checkpoint"] + durations["gpu-restore"] > 0
+    end(site)
+    world.gpus(Gpu(C), Gpu(D))
+    again(site)
+    goes_on(site)
+    assert site.ps("a")["epoch"] == 2
+
+
+@pytest.mark.slow
+def test_life_after_life_on_the_way_through_files_that_mostly_stay_the_same(site, world):
+    start(site, size=16 << 20)
+    for life in (1, 2):
+        checkpoint(site)
+        again_made = checkpoint(site)
+        (gpu,) = (size for size in manifest(site, again_made["id"])["sizes"] if size["part"] == "gpu")
+        assert gpu["logical_bytes"] == 16 << 20
+        assert gpu["new_bytes"] < 1 << 20, "what did not change is stored once"
+        goes_on(site)
+        end(site)
+        again(site)
+        goes_on(site)
+        assert site.ps("a")["epoch"] == life + 1
+
+
+def test_two_processes_of_one_job_are_saved_at_one_instant(site, world):
+    both = f"{sys.executable} -u {PROGRAM} 200000 0 & {sys.executable} -u {PROGRAM} 200000 1; wait"
+    done = site.run("run", "-d", "--name", "a", "--every", "never", "--", "sh", "-c", both)
+    assert done.returncode == 0, done.stderr.decode()
+    wait_for(lambda: counted(site) > 20, what="for the programs to begin")
+    made = checkpoint(site, "--stop")
+    assert len(manifest(site, made["id"])["cuda_processes"]) == 2
+    again(site)
+    goes_on(site)
+
+
+def test_a_workload_that_was_stopped_with_its_checkpoint_goes_on_from_it(site, world):
+    start(site)
+    checkpoint(site, "--stop")
+    assert site.ps("a")["state"] == "stopped"
+    assert list((world.root / "memory" / A).iterdir()) == [], "a given-up workload left memory on the GPU"
+    again(site)
+    goes_on(site)
+
+
+def test_work_that_does_not_come_to_rest_costs_a_checkpoint_and_nothing_else(site, world):
+    start(site)
+    world.faults(Fault("lock", 0, "error", 600))
+    done = site.run("checkpoint", "a")
+    assert done.returncode == 20
+    assert b"CUDA_ERROR_NOT_READY" in done.stderr
+    assert b"runs on" in done.stderr
+    goes_on(site)
+    world.faults()
+    checkpoint(site)
+    goes_on(site)
+
+
+def test_what_cannot_be_brought_back_after_the_dump_is_stored_and_given_up(site, world):
+    start(site)
+    world.faults(Fault("restore", 0, "error", 2))
+    done = site.run("checkpoint", "a")
+    assert done.returncode == 0, done.stderr.decode()
+    wait_for(lambda: site.ps("a")["state"] == "stopped", what="for the workload to be given up")
+    assert len(site.manifests("a")) == 1
+    world.faults()
+    again(site)
+    goes_on(site)
+
+
+def test_a_process_that_dies_in_the_drivers_hands_is_lost_and_goes_on_from_its_checkpoint(site, world):
+    start(site)
+    checkpoint(site)
+    world.faults(Fault("checkpoint", 1, "die"))
+    done = site.run("checkpoint", "a")
+    assert done.returncode == 20
+    wait_for(lambda: site.ps("a")["state"] == "lost", what="for the workload to be told lost")
+    world.faults()
+    again(site)
+    goes_on(site)
+
+
+def test_a_restore_that_the_driver_refuses_leaves_the_checkpoint_as_it_is(site, world):
+    start(site)
+    checkpoint(site, "--stop")
+    world.faults(Fault("restore", 0, "error", 304))
+    done = site.run("restore", "-d", "a")
+    assert done.returncode == 20
+    assert b"CUDA_ERROR_OPERATING_SYSTEM" in done.stderr
+    assert site.ps("a")["pid"] is None
+    world.faults()
+    again(site)
+    goes_on(site)
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [[Gpu(C, model="Stand-in A100", capability="8.0"), Gpu(D)], [Gpu(C, memory_bytes=1 << 20), Gpu(D, memory_bytes=1 << 20)], [Gpu(C)]],
+    ids=["another kind", "too small", "too few"],
+)
+def test_a_machine_that_lacks_what_it_takes_is_refused_before_anything_is_done(site, world, gpus):
+    start(site)
+    checkpoint(site, "--stop")
+    world.gpus(*gpus)
+    world.faults()
+    done = site.run("restore", "-d", "a")
+    assert done.returncode == 22, done.stderr.decode()
+    assert world.calls("restore") == []
+    world.gpus(Gpu(A), Gpu(B))
+    again(site)
+    goes_on(site)
+
+
+FORKING = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+if os.fork() == 0:
+    time.sleep(3600)
+while True:
+    print("at", int(time.monotonic() * 100), flush=True)
+    time.sleep(0.02)
+"""
+
+
+def test_a_worker_that_was_forked_with_the_devices_open_is_named(site, world):
+    (site.work / "forking.py").write_text(FORKING)
+    done = site.run("run", "-d", "--name", "a", "--every", "never", "--", sys.executable, "-u", "forking.py")
+    assert done.returncode == 0, done.stderr.decode()
+    wait_for(lambda: counted(site) > 5, what="for the program to begin")
+    done = site.run("checkpoint", "a")
+    assert done.returncode in (20, 22)
+    assert b"/dev/nvidia" in done.stderr
+    goes_on(site)
