@@ -257,12 +257,13 @@ def test_a_fault_by_hand_that_nobody_takes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plans_that_cannot_run_here(there):
+def test_plans_that_cannot_run_here(there, monkeypatch):
     plan = plans.load(there.plan)
     elsewhere = msgspec.structs.replace(plan, site=msgspec.structs.replace(plan.site, nodes=("elsewhere",)))
     with pytest.raises(errors.UsageError, match="elsewhere"):
         harness.refuse(elsewhere)
     slurm = msgspec.structs.replace(plan, site=msgspec.structs.replace(plan.site, where="slurm"))
-    with pytest.raises(errors.Unsupported):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(errors.EnvironmentUnfit, match="sbatch, scancel, scontrol, squeue, sacct: not found here"):
         harness.refuse(slurm)
     harness.refuse(plan)

@@ -315,7 +315,7 @@ def test_an_empty_evaluation_has_a_report_too(tmp_path):
     shown = Document(page.render(report))
     assert shown.stack == []
     assert shown.text.count("Not measured: no run gave a value.") == len(report.measures)
-    assert "recovery time: no run of an arm counts" in printed(report)
+    assert "recovery time: no run tells of it" in printed(report)
     assert "0 runs" in printed(report)
 
 

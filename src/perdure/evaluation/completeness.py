@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from perdure.evaluation import placeholders, this_machine
+from perdure.evaluation import placeholders, slurm_strike, this_machine
 from perdure.evaluation.plan import Plan
 from perdure.model.evaluation import MeasureKind, Threshold
 
@@ -112,8 +112,8 @@ def _schedule(plan: Plan) -> Iterator[Lack]:
         yield Lack("schedule", "site.nodes", f"the workload uses {plan.workload.nodes} nodes", "name as many, or correct workload.nodes")
     for index, node in enumerate(site.nodes):
         yield from _prose("schedule", f"site.nodes[{index}]", node)
-    if site.where == "slurm" and not site.queue:
-        yield Lack("schedule", "site.queue", "it is not there", "name the partition")
+    if site.where == "slurm":
+        yield from _on_slurm(plan)
     if site.queue:
         yield from _prose("schedule", "site.queue", site.queue)
     window = site.window
@@ -127,6 +127,13 @@ def _schedule(plan: Plan) -> Iterator[Lack]:
         yield Lack("schedule", "faults", "it is not said when faults come", "give at_progress or rate_per_hour")
     for name, command in plan.versions.items():
         yield from _command("schedule", f"versions.{name}", command, plan.workload.working_directory, "")
+
+
+def _on_slurm(plan: Plan) -> Iterator[Lack]:
+    if not plan.site.queue:
+        yield Lack("schedule", "site.queue", "it is not there", "name the partition")
+    for key, lack, remedy in slurm_strike.lacks(plan):
+        yield Lack("schedule", key, lack, remedy)
 
 
 def reason(text: str, *, part: Part, key: str) -> Iterator[Lack]:

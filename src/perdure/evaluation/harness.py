@@ -19,13 +19,26 @@ import msgspec
 from perdure import errors
 from perdure.base import files
 from perdure.base.proc import machine
-from perdure.evaluation import agenda, canonical, environment, faults, places, recover, runs, this_machine
+from perdure.evaluation import (
+    agenda,
+    canonical,
+    environment,
+    faults,
+    places,
+    recover,
+    runs,
+    slurm_programs,
+    slurm_run,
+    slurm_strike,
+    this_machine,
+)
 from perdure.evaluation import folder as folders
 from perdure.evaluation.conduct import Conduct, Given
 from perdure.evaluation.folder import Folder, RunLog
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.runs import Glimpse
 from perdure.evaluation.schedule import Planned
+from perdure.evaluation.slurm_run import SlurmRun
 from perdure.model.evaluation import Arm, EventKind, Run
 
 _CLOCK = ".clock"
@@ -108,12 +121,13 @@ def arms(
 
 def refuse(plan: Plan) -> None:
     """Raise what forbids to run this plan here: `errors.Unsupported`, `errors.UsageError`, `errors.EnvironmentUnfit`."""
-    if plan.site.where != "local":
-        raise errors.Unsupported(
-            'site.where is "slurm": runs are started on this machine alone', hint='write where = "local", and run this on the node itself'
-        )
     if not plan.workload.command:
         raise errors.UsageError("the plan has no workload.command", hint="perdure eval status says what is missing")
+    if plan.site.where == "slurm":
+        slurm_run.refuse(plan)
+        for key, lack, remedy in slurm_strike.lacks(plan):
+            raise errors.EnvironmentUnfit(f"{key}: {lack}", hint=remedy)
+        return
     here = this_machine.hostname()
     if plan.site.nodes and here not in plan.site.nodes:
         raise errors.UsageError(f"the plan names the nodes {', '.join(plan.site.nodes)}, and this is {here}", hint="run it there")
@@ -170,6 +184,8 @@ class _Work:
         plan = self._plan
         run_id = f"{task.purpose}-{task.pair:03d}-{task.arm.value}-{secrets.token_hex(3)}"
         found = environment.read(plan)
+        if plan.site.where == "slurm":
+            found = msgspec.structs.replace(found, clock_offset_s=slurm_programs.clock_offset_s())
         raw = folders.make_raw(self._folder, run_id)
         head = Run(
             id=run_id,
@@ -189,7 +205,7 @@ class _Work:
         )
         recorder = runs.Recorder(raw, head)
         self._recorders[run_id] = recorder
-        finished = False
+        finished, conduct = False, None
         try:
             given = Given(
                 plan=plan,
@@ -200,10 +216,13 @@ class _Work:
                 end_unix_s=agenda.window_end_s(plan, log, head.begun_unix_s) if task.purpose == "arms" else None,
                 stop=self._stop,
             )
-            finished = Conduct(given, recorder).run()
+            conduct = SlurmRun(given, recorder) if plan.site.where == "slurm" else Conduct(given, recorder)
+            finished = conduct.run()
         finally:
             del self._recorders[run_id]
             run = _judged(recorder.close(finished=finished))
+            if isinstance(conduct, SlurmRun) and finished:
+                run = conduct.settled(run)
             with self._appending:
                 folders.append_run(self._folder, run)
         return run

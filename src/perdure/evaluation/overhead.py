@@ -19,6 +19,9 @@ COST_UNIT = "s"
 COST_INCLUDES = "the time for which the workload stood still for one checkpoint, as the engine measured it; not part of the overhead"
 
 
+_NOT_TOLD = "nobody tells the harness when checkpoints of this job were in progress; what they cost in all is in the utilisation"
+
+
 class Steady(msgspec.Struct, frozen=True):
     """The undisturbed work of a run within a range of its counter."""
 
@@ -35,6 +38,9 @@ def points(unmanaged: Course, managed: Course) -> Iterator[Point | Unmeasured]:
     side, ``unmanaged_timed`` and ``managed_timed``.
     """
     run = managed.run
+    if not are_checkpoints_told(managed):
+        yield Unmeasured(run.id, run.arm, run.pair, "not-told", _NOT_TOLD)
+        return
     low, high = common_range(unmanaged, managed)
     before, beside = steady(unmanaged, low, high), steady(managed, low, high)
     if before is None or beside is None:
@@ -61,6 +67,8 @@ def points(unmanaged: Course, managed: Course) -> Iterator[Point | Unmeasured]:
 def costs(course: Course) -> Iterator[Point | Unmeasured]:
     """Yield the seconds that each checkpoint of a run stopped the workload, with ``elapsed_s`` and the bytes that the engine told of."""
     run = course.run
+    if not are_checkpoints_told(course):
+        yield Unmeasured(run.id, run.arm, run.pair, "not-told", _NOT_TOLD)
     for index, each in enumerate(course.checkpoints):
         if each.done is None:
             reason = f"the checkpoint begun at {each.begun_s:.1f} s was never done"
@@ -72,6 +80,11 @@ def costs(course: Course) -> Iterator[Point | Unmeasured]:
         else:
             sizes = {name: float(size) for name, size in each.done.data.items() if name.endswith("_bytes") and isinstance(size, int)}
             yield Point(run.id, run.arm, run.pair, each.stopped_s, {"elapsed_s": each.end_s - each.begun_s} | sizes, index=index)
+
+
+def are_checkpoints_told(course: Course) -> bool:
+    """Tell whether a run's events hold its checkpoints; those of a job on Slurm do not."""
+    return course.ended is None or course.ended.data.get("checkpoints_told") is not False
 
 
 def common_range(first: Course, second: Course) -> tuple[float, float]:

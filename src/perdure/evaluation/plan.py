@@ -193,6 +193,17 @@ class Window(Part, frozen=True, kw_only=True):
             raise ValueError("the end must be after the start")
 
 
+class Slurm(Part, frozen=True, kw_only=True):
+    """``[site.slurm]``: what only this site knows, for runs that Slurm starts."""
+
+    options: Annotated[Argv, Meta(description='options of sbatch in both arms, such as ["--time=60", "--gpus=1"]')] = ()
+    lose_node: Annotated[Argv, Meta(description="for node-lost: command that ends {node} at once, as a power cut does")] = ()
+    return_node: Annotated[Argv, Meta(description="for node-lost: command that brings {node} back; run when the run needs it no more")] = ()
+    preemptor: Annotated[
+        Argv, Meta(description='for preemption: options of sbatch for the job that preempts, such as ["--partition=urgent", "--exclusive"]')
+    ] = ()
+
+
 class Site(Part, frozen=True, kw_only=True):
     """``[site]``: where and how often."""
 
@@ -200,6 +211,7 @@ class Site(Part, frozen=True, kw_only=True):
     nodes: Annotated[tuple[Text, ...], Meta(description="names of the nodes; both arms and the baseline run on these")] = ()
     queue: Annotated[Text | None, Meta(description="partition or queue; for local, how the machine is reserved")] = None
     window: Window | None = None
+    slurm: Slurm = Slurm()
     repetitions: Annotated[int, Meta(ge=1, le=100_000, description="pairs of runs, one managed and one unmanaged")] = 5
     level: Annotated[float, Meta(ge=0.5, le=0.999, description="two-sided level of all intervals")] = 0.90
 

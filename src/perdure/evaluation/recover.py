@@ -1,6 +1,7 @@
 """Record what an interrupted harness left: runs with a journal and no line in `runs.jsonl`. Called by `harness` before anything is started.
 
-What such a run started has ended with the harness; whatever of it can still be found by its mark is ended here, and its disk unmounted.
+What such a run started has ended with the harness; whatever of it can still be found by its mark is ended here, and its disk unmounted. Its
+jobs on Slurm, which know nothing of the harness, are ended by their name.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import shutil
 import time
 
 from perdure import errors
-from perdure.evaluation import disk, faults, local, places, runs
+from perdure.evaluation import disk, faults, local, places, runs, slurm_run
 from perdure.evaluation import folder as folders
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.plan import Plan
@@ -29,6 +30,8 @@ def recover(folder: Folder, plan: Plan) -> tuple[Run, ...]:
     for run_id in sorted(folders.raw_ids(folder) - known):
         raw = folder.raw / run_id
         _end(run_id)
+        if plan.site.where == "slurm":
+            slurm_run.leave(run_id)
         disk.unmount(faults.disk_place(plan.faults.disk_path, plan.workload.working_directory or ".", raw.absolute()))
         run = runs.read(raw)
         if run is None:

@@ -191,6 +191,17 @@ def _schedule(known: Known) -> Iterator[_Table]:
         is_comment=known.window_s is None,
     )
     yield _Table(
+        "site.slurm",
+        (
+            _Row("options", ["--time=60"]),
+            _Row("lose_node", None, ["ssh", "{node}", "echo b >/proc/sysrq-trigger"]),
+            _Row("return_node", None, ["power", "on", "{node}"]),
+            _Row("preemptor", None, ["--partition=urgent", "--exclusive"]),
+        ),
+        "What only this site knows, for runs that Slurm starts." if known.where == "slurm" else "",
+        is_comment=True,
+    )
+    yield _Table(
         "faults",
         (
             _Row("seed", known.seed),

@@ -115,7 +115,7 @@ def lacks(result: MeasureResult) -> tuple[str, ...]:
     codes: dict[str, list[str]] = {}
     for one in result.unmeasured:
         codes.setdefault(one.code, []).append(one.reason)
-    return tuple(f"{len(reasons)} × {reasons[0]}" for reasons in codes.values()) or ("no run of an arm counts",)
+    return tuple(f"{len(reasons)} × {reasons[0]}" for reasons in codes.values()) or ("no run tells of it",)
 
 
 def basis(result: MeasureResult) -> str:

@@ -1,0 +1,280 @@
+"""Runs on Slurm, the parts without Slurm: what its programs print, the batch script, and times as the accounting has them."""
+
+from __future__ import annotations
+
+import subprocess
+
+import evaluations
+import msgspec
+import pytest
+import synthetic_runs
+
+from perdure import errors
+from perdure.evaluation import (
+    accounting,
+    course,
+    loss,
+    overhead,
+    recovery,
+    slurm_course,
+    slurm_output,
+    slurm_script,
+    slurm_strike,
+    utilisation,
+)
+from perdure.evaluation import plan as plans
+from perdure.evaluation.accounting import Attempt, Look
+from perdure.evaluation.plan import Plan
+from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Point, Run, Unmeasured
+
+# What the programs of Slurm 24.11 print: a job whose node was lost, that ran again elsewhere, with its steps.
+SACCT = """\
+770009|NODE_FAIL|1796000000|1796000000|1796000002|1796000040|38|1|n1|billing=1,cpu=1,gres/gpu:a100=2,gres/gpu=2,node=1|1:0|
+770009.batch|CANCELLED|1796000002|1796000002|1796000002|1796000040|38|1|n1|cpu=1,node=1|0:15|cpu=00:00:03,gres/gpuutil=80
+770009|COMPLETED|1796000040|1796000040|1796000050|1796000110|60|1|n2|billing=1,cpu=1,gres/gpu=2,node=1|0:0|
+770009.batch|COMPLETED|1796000050|1796000050|1796000050|1796000110|60|1|n2|cpu=1,node=1|0:0|cpu=00:00:09,gres/gpuutil=20
+770009.extern|COMPLETED|1796000050|1796000050|1796000050|1796000110|60|1|n2|cpu=1,node=1|0:0|cpu=00:00:00
+"""
+
+
+def test_attempts_are_read_with_their_steps():
+    one, other = accounting.attempts(SACCT)
+    assert (one.state, one.start_s, one.end_s, one.elapsed_s, one.node_list) == ("NODE_FAIL", 1796000002, 1796000040, 38, "n1")
+    assert (other.state, other.gpus, other.nodes, other.exit_status) == ("COMPLETED", 2, 1, 0)
+    assert (one.device, other.device) == (0.8, 0.2)
+    assert accounting.allocated_s((one, other)) == 98
+    assert accounting.device((one, other)) == pytest.approx((0.8 * 38 + 0.2 * 60) / 98)
+
+
+def test_what_is_no_attempt_is_left_out_and_what_never_ran_stands_last():
+    waiting = "770009|PENDING|1796000120|Unknown|Unknown|Unknown|0|1|None assigned||0:0|\n"
+    found = accounting.attempts("no accounts\n" + waiting + SACCT)
+    assert [each.state for each in found] == ["NODE_FAIL", "COMPLETED", "PENDING"]
+    assert found[-1].start_s is None
+    assert len(accounting.ran(found)) == 2
+    assert accounting.device((found[0], msgspec.structs.replace(found[1], device=None))) is None
+    assert accounting.device(()) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "look"),
+    [
+        ("RUNNING|0|n1|None|", Look(state="RUNNING", phase="runs", restarts=0, node="n1")),
+        ("PENDING|1|(null)|BeginTime|", Look(state="PENDING", phase="waits", restarts=1, node="")),
+        ("PENDING|1||JobHeldUser|", Look(state="PENDING", phase="held", restarts=1, node="")),
+        ("PENDING|1||launch failed requeued held|", Look(state="PENDING", phase="held", restarts=1, node="")),
+        ("COMPLETING|0|n1|None|", Look(state="COMPLETING", phase="ends", restarts=0, node="n1")),
+        ("FAILED|2|n3|NonZeroExitCode|", Look(state="FAILED", phase="over", restarts=2, node="n3")),
+        ("", None),
+        ("slurm_load_jobs error", None),
+    ],
+)
+def test_a_look_at_a_job(line, look):
+    assert accounting.look(line) == look
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("perdure: slurm-lab-7, life 1 on n1: starts anew", slurm_output.Said(True)),
+        ("perdure: slurm-lab-7, life 3 on n2, restart 2: goes on from slurm-lab-7@2.4", slurm_output.Said(True, "slurm-lab-7@2.4")),
+        ("perdure: the store is away; it runs unmanaged", slurm_output.Said(False, why="the store is away; it runs unmanaged")),
+        ("perdure: stderr: 431 B written after the checkpoint cut off", None),
+        ("step 5", None),
+        ("I said perdure: x, life 1 on n1: starts anew", None),
+    ],
+)
+def test_what_perdure_says_in_a_jobs_output(line, said):
+    assert slurm_output.said(line) == said
+
+
+def test_the_output_is_read_as_it_grows_and_from_where_it_was_cut(tmp_path):
+    path = tmp_path / "out"
+    tail = slurm_output.Tail(path)
+    assert tail.read() == b""
+    assert not tail.grown()
+    path.write_bytes(b"step 1\nstep 2\nstep 3\n")
+    assert tail.grown()
+    assert tail.read() == b"step 1\nstep 2\nstep 3\n"
+    assert not tail.grown()
+    path.write_bytes(b"step 1\n")
+    assert tail.read() == b""
+    with open(path, "ab") as handle:
+        handle.write(b"step 2\n")
+    assert tail.read() == b"step 2\n"
+
+
+# The batch script
+
+
+def the_plan(place, **changed) -> Plan:
+    plan = plans.load(evaluations.begin(place).plan)
+    site = msgspec.structs.replace(plan.site, where="slurm", queue="main", slurm=plans.Slurm(options=("--time=30",)))
+    return msgspec.structs.replace(plan, site=site, **changed)
+
+
+def test_the_arms_differ_in_one_word(tmp_path):
+    plan = the_plan(tmp_path, arms=plans.Arms(managed_options=("--every", "10m", "--keep=2")))
+    unmanaged, managed = (slurm_script.options(plan, arm, "run-1", tmp_path, None) for arm in (Arm.UNMANAGED, Arm.MANAGED))
+    assert set(managed) - set(unmanaged) == {"--comment=perdure:every=10m,keep=2"}
+    assert set(unmanaged) <= set(managed)
+    assert unmanaged[0] == "--time=30"
+    assert {"--partition=main", "--requeue", "--open-mode=append", "--job-name=run-1"} <= set(unmanaged)
+    assert slurm_script.comment(()) == "perdure"
+    assert "--time=2" in slurm_script.options(plan, Arm.UNMANAGED, "run-1", tmp_path, 120.0)
+
+
+@pytest.mark.parametrize("options", [("--every",), ("--detach", "--every", "1m"), ("--outputs", "a,b"), ("-q", "1"), ("every 10m",)])
+def test_options_that_cannot_stand_in_a_comment(options):
+    with pytest.raises(errors.UsageError):
+        slurm_script.comment(options)
+
+
+def test_the_script_tells_of_its_node_and_becomes_the_command(tmp_path):
+    place = tmp_path / "it's a folder"
+    place.mkdir()
+    command = ["sh", "-c", 'echo "$0" "$PERDURE_EVAL_RUN" $$', "two words; echo 'no'"]
+    text = slurm_script.script(command, "run-1", place, {"one": ("echo", "version 1"), "none": ("/no/such",)})
+    (place / "job.sh").write_text(text)
+    for _ in range(2):  # a job that runs again keeps what the first node told
+        with subprocess.Popen(["sh", str(place / "job.sh")], stdout=subprocess.PIPE, text=True) as job:
+            out, _ = job.communicate()
+        assert out == f"two words; echo 'no' run-1 {job.pid}\n"
+    found = slurm_script.environment((place / slurm_script.FACTS).read_text(), evaluations.ENVIRONMENT)
+    assert found.host == evaluations.HOST
+    assert found.cores >= 1
+    assert found.memory_bytes > 1 << 20
+    assert found.boot_id != "b"
+    assert found.versions["one"] == "version 1"
+    assert "none" in found.versions
+    assert slurm_script.environment("", evaluations.ENVIRONMENT) == msgspec.structs.replace(evaluations.ENVIRONMENT, gpus=())
+
+
+def test_faults_that_slurm_cannot_do_or_that_the_site_must_say_how(tmp_path):
+    plan = the_plan(tmp_path)
+    kinds = (FaultKind.NODE_LOST, FaultKind.PREEMPTION, FaultKind.DISK_FULL, FaultKind.KILL)
+    plan = msgspec.structs.replace(plan, faults=msgspec.structs.replace(plan.faults, kinds=kinds))
+    assert [key for key, _, _ in slurm_strike.lacks(plan)] == ["faults.kinds", "site.slurm.lose_node", "site.slurm.preemptor"]
+    told = plans.Slurm(lose_node=("lose", "{node}"), preemptor=("--partition=high",))
+    kinds = (FaultKind.NODE_LOST, FaultKind.PREEMPTION)
+    plan = msgspec.structs.replace(
+        plan, site=msgspec.structs.replace(plan.site, slurm=told), faults=msgspec.structs.replace(plan.faults, kinds=kinds)
+    )
+    assert list(slurm_strike.lacks(plan)) == []
+
+
+# Times as the accounting has them
+
+ORIGIN = 1796000000.0
+"""The evaluation's clock stood at 0 then."""
+
+
+def seen(arm: Arm) -> Run:
+    """A run whose node was lost at counter 6, as the harness saw it, each thing some time after it was so."""
+    restored = arm is Arm.MANAGED
+    first = 5.0 if restored else 1.0
+    again = [Event(53.0 + step - first, EventKind.PROGRESS, step) for step in range(int(first), 11)]
+    events = (
+        Event(1.0, EventKind.FAULT_PLANNED, 6.0, {"kind": "node-lost"}),
+        Event(3.0, EventKind.LAUNCHED, None, {"life": 1}),
+        *(Event(3.0 + step, EventKind.PROGRESS, step) for step in range(1, 7)),
+        Event(9.5, EventKind.FAULT_INJECTED, 6.0, {"kind": "node-lost"}),
+        Event(40.8, EventKind.DETECTED, None, {"how": "Slurm: PENDING"}),
+        Event(50.9, EventKind.RESTARTED, None, {"life": 2, "how": "start"}),
+        *((Event(51.5, EventKind.RESTORED, None, {"from": "w@1.2"}),) if restored else ()),
+        Event(53.0, EventKind.READY, first),
+        Event(53.0, EventKind.USEFUL, first),
+        *again,
+        Event(111.0, EventKind.ENDED, None, {"completed": True, "checkpoints_told": not restored}),
+    )
+    return Run(
+        id=f"arms-1-{arm}",
+        arm=arm,
+        pair=1,
+        repetition=1,
+        node="n1,n2",
+        nodes=1,
+        gpus=0,
+        begun_unix_s=ORIGIN,
+        environment=synthetic_runs.ENVIRONMENT,
+        command=("c",),
+        events=events,
+        plan_hash="a",
+    )
+
+
+def settled(arm: Arm, text: str = SACCT) -> Run:
+    return slurm_course.settle(seen(arm), accounting.attempts(text), origin_unix_s=ORIGIN)
+
+
+def test_recovery_is_split_by_the_times_of_the_accounting():
+    (point,) = recovery.points(course.read(settled(Arm.UNMANAGED)))
+    assert isinstance(point, Point)
+    assert point.value == pytest.approx(53.0 - 9.5)
+    # The node was found lost 40 s after the submit, and the next attempt began at 50 s.
+    assert point.parts == pytest.approx({"detection": 40 - 9.5, "scheduling": 10, "restart": 3.0, "warm_up": 0.0})
+    (managed,) = recovery.points(course.read(settled(Arm.MANAGED)))
+    assert isinstance(managed, Point)
+    assert managed.parts == pytest.approx({"detection": 40 - 9.5, "scheduling": 10, "restart": 1.5, "warm_up": 1.5})
+
+
+def test_a_restore_proves_the_counter_that_it_went_on_from():
+    (managed,) = loss.points(course.read(settled(Arm.MANAGED)))
+    (unmanaged,) = loss.points(course.read(settled(Arm.UNMANAGED)))
+    assert isinstance(managed, Point)
+    assert isinstance(unmanaged, Point)
+    assert (managed.parts["at_fault"], managed.parts["recoverable"], managed.parts["after"]) == (6, 4, 1)
+    assert (unmanaged.parts["at_fault"], unmanaged.parts["recoverable"], unmanaged.parts["after"]) == (6, 0, 0)
+    how = [event.data["how"] for event in settled(Arm.MANAGED).events if event.kind is EventKind.RESTARTED]
+    assert how == ["restore"]
+
+
+def test_allocated_hours_are_those_of_the_accounting():
+    for arm in Arm:
+        found = utilisation.split(course.read(settled(arm)))
+        assert isinstance(found, utilisation.Hours)
+        assert found.allocated_s == pytest.approx(98), "38 and 60 seconds: the ten between are the queue's"
+    (point,) = utilisation.points(course.read(settled(Arm.UNMANAGED)))
+    assert isinstance(point, Point)
+    assert point.parts["device"] == pytest.approx((0.8 * 38 + 0.2 * 60) / 98)
+
+
+def test_an_overhead_is_not_told_where_nobody_tells_of_checkpoints():
+    (found,) = overhead.points(course.read(settled(Arm.UNMANAGED)), course.read(settled(Arm.MANAGED)))
+    assert isinstance(found, Unmeasured)
+    assert found.code == "not-told"
+    (cost,) = overhead.costs(course.read(settled(Arm.MANAGED)))
+    assert isinstance(cost, Unmeasured)
+
+
+def test_without_accounts_the_run_stays_as_it_was_seen():
+    for text in ("", SACCT.splitlines()[0] + "\n"):
+        run = settled(Arm.UNMANAGED, text)
+        assert run.events == seen(Arm.UNMANAGED).events
+        assert "accounting" not in run.events[-1].data
+
+
+def test_times_never_go_back_behind_what_had_to_come_first():
+    # Whole seconds lie before what the harness saw within them, and a controller's clock may be wrong.
+    early = [
+        msgspec.structs.replace(one, start_s=one.start_s - 30, end_s=one.end_s - 30)
+        for one in accounting.attempts(SACCT)
+        if one.start_s is not None and one.end_s is not None
+    ]
+    run = slurm_course.settle(seen(Arm.MANAGED), early, origin_unix_s=ORIGIN)
+    aside = (EventKind.PROGRESS, EventKind.RECOVERABLE, EventKind.FAULT_PLANNED)
+    assert [event.kind for event in run.events if event.kind not in aside] == [
+        event.kind for event in seen(Arm.MANAGED).events if event.kind not in aside
+    ]
+    fault = next(event for event in run.events if event.kind is EventKind.FAULT_INJECTED)
+    assert all(event.at_s >= fault.at_s for event in run.events if event.kind in (EventKind.DETECTED, EventKind.RESTARTED))
+    (point,) = loss.points(course.read(run))
+    assert isinstance(point, Point)
+    assert point.parts["at_fault"] == 6
+
+
+def test_an_attempt_reads_back(tmp_path):
+    """What is kept at the end of a run is plain data."""
+    run = settled(Arm.UNMANAGED)
+    kept = msgspec.json.decode(msgspec.json.encode(run), type=Run).events[-1].data["accounting"]
+    assert msgspec.convert(kept, tuple[Attempt, ...]) == accounting.attempts(SACCT)
