@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -168,7 +169,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(site):
 
 
 LARGE = """
-import os, sys, time
+import os, random, sys, time
 held = bytearray(os.urandom(24 << 20))
 for number in range(int(sys.argv[1])):
     held[(number % 24) << 20 : (number % 24 + 1) << 20] = os.urandom(1 << 20)
@@ -177,26 +178,49 @@ for number in range(int(sys.argv[1])):
 """
 
 
+def damage_newest(site) -> tuple[str, str]:
+    """Change one byte of the largest pack that only the newest checkpoint needs, nearly all of which is pages; it and the one before."""
+    with place.opened(place.Place(str(site.state / "store"), None, str(site.folder / "cache"), 1)) as repository:
+        *older, newest = repository.checkpoints("a")
+        own = repository.packs_of(newest) - frozenset().union(*map(repository.packs_of, older))
+        pack = max((site.state / "store" / key for key in own), key=lambda path: path.stat().st_size)
+    content = bytearray(pack.read_bytes())
+    content[len(content) // 3] ^= 1
+    pack.chmod(0o600)
+    pack.write_bytes(content)
+    return str(newest), str(older[-1])
+
+
 def test_memory_that_is_found_damaged_while_it_is_read_leads_to_the_checkpoint_before(site):
     (site.work / "large.py").write_text(LARGE)
     run = ["run", "--name", "a", "--every", "1s", "--", "python3", "large.py", "200"]
     first = site.start(*run)
     wait_for(lambda: len(site.manifests("a")) >= 2)
     site.kill_all(first)
-    with place.opened(place.Place(str(site.state / "store"), None, str(site.folder / "cache"), 1)) as repository:
-        *older, newest = repository.checkpoints("a")
-        own = repository.packs_of(newest) - frozenset().union(*map(repository.packs_of, older))
-        # Nearly all of the largest one is pages.
-        pack = max((site.state / "store" / key for key in own), key=lambda path: path.stat().st_size)
-    content = bytearray(pack.read_bytes())
-    content[len(content) // 3] ^= 1
-    pack.chmod(0o600)
-    pack.write_bytes(content)
+    newest, before = damage_newest(site)
     again = site.run(*run)
     assert again.returncode == 0, again.stderr.decode()
     assert f"{newest} is damaged".encode() in again.stderr
-    assert f"goes on from {older[-1]}".encode() in again.stderr
+    assert f"goes on from {before}".encode() in again.stderr
     assert site.log("a") == lines(200)
+
+
+def test_no_later_checkpoint_leans_on_what_was_found_damaged(site):
+    # The same memory comes about again after the restore: it lies in the store already, and damaged.
+    (site.work / "large.py").write_text(LARGE.replace("os.urandom(1 << 20)", "random.Random(number).randbytes(1 << 20)"))
+    run = ["run", "--name", "a", "--every", "1s", "--keep", "100", "--", "python3", "large.py", "1000"]
+    first = site.start(*run)
+    wait_for(lambda: len(site.manifests("a")) >= 2)
+    site.kill_all(first)
+    newest, before = damage_newest(site)
+    second = site.start(*run)
+    wait_for(lambda: len([name for name in site.manifests("a") if not name.startswith("00000001.")]) >= 3)
+    site.kill_all(second)
+    verified = site.run("store", "verify", "--json")
+    assert verified.returncode == 13
+    (found,) = json.loads(verified.stdout)["damages"]
+    assert found["lost"] == [newest]
+    assert before != newest
 
 
 def test_a_second_run_of_one_name_is_refused(site):

@@ -185,6 +185,7 @@ class Checkpointing:
             log=str(self._life.folders.log(self._life.name)),
             staging=dumped.staging,
             keep=self._life.options.keep,
+            avoid=self._life.record.damaged_objects,
             parent=os.getpid(),
         )
         self._enter("store")

@@ -40,7 +40,7 @@ from perdure.supervisor.console import Console
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.life import Life
 from perdure.supervisor.record import State
-from perdure.supervisor.resume import Source
+from perdure.supervisor.resume import Source, damaged
 from perdure.supervisor.saver import Item
 from perdure.supervisor.triggers import Due
 from perdure.supervisor.voice import Voice
@@ -419,7 +419,7 @@ def _bring_back_while_reading(life: Life, source: Source, options: restoring.Res
                 pages = {os.path.basename(name): functools.partial(files.read, name) for name in source.late}
                 return restoring.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
         except errors.StoreCorrupt as error:
-            raise errors.CheckpointDamaged(f"{source.id} is damaged: {error}", hint=error.hint, object_key=error.object_key) from error
+            raise damaged(source.id, error) from error
         except errors.RestoreRefused:
             raise
         except errors.RestoreFailed as error:

@@ -34,7 +34,7 @@ class Origin:
         database: Database,
         repository: Repository,
         voice: Voice,
-        damaged: set[CheckpointId],
+        damage: resume.Damage,
     ) -> None:
         self._name = name
         self._wanted = wanted
@@ -42,8 +42,7 @@ class Origin:
         self._database = database
         self._repository = repository
         self._voice = voice
-        self.damaged = damaged
-        """Checkpoints that were found to be so, before or here."""
+        self._damage = damage
 
     @contextlib.contextmanager
     def source(self) -> Iterator[Source | None]:
@@ -57,22 +56,27 @@ class Origin:
             yield None
             return
         for checkpoint in found:
-            if checkpoint in self.damaged:
+            if checkpoint in self._damage.checkpoints:
                 continue
             manifest = resume.head(self._repository, checkpoint, self._voice)
             if manifest is None:
-                self.damaged.add(checkpoint)
+                self._damage.checkpoints.add(checkpoint)
                 continue
             self._require_same(manifest)
             self._require_owner(manifest)
             late = resume.late(self._repository, manifest)
             with self._folder(manifest, late_bytes=sum(late.values())) as folder:
                 besides = late if serving.fits(folder / manifest.images_directory) else ()
-                source = resume.take_out(self._repository, manifest, folder, self._voice, besides=besides)
+                try:
+                    source = resume.take_out(self._repository, manifest, folder, self._voice, besides=besides)
+                except errors.CheckpointDamaged as error:
+                    self._voice.say(str(error))
+                    self._damage.add(checkpoint, error)
+                    continue
                 if source is not None:
                     yield source
                     return
-                self.damaged.add(checkpoint)
+                self._damage.checkpoints.add(checkpoint)
         raise errors.StoreCorrupt(
             f"no checkpoint of {self._name} can be used",
             hint=f"see perdure store verify; start over with: perdure run --fresh --name {self._name}",

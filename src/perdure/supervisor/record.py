@@ -115,6 +115,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Where its output was passed on to, as far as those are files."""
     checkpoints: int = 0
     """As many as the store held when it was last asked."""
+    damaged_objects: tuple[str, ...] = ()
+    """Keys in the store of what was found to be damaged: no later checkpoint may lean on it."""
     last_checkpoint: LastCheckpoint | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
@@ -73,18 +74,41 @@ def late(repository: Repository, manifest: Manifest) -> dict[str, int]:
     }
 
 
+@dataclasses.dataclass
+class Damage:
+    """What was found to be damaged in the store: it grows."""
+
+    checkpoints: set[CheckpointId] = dataclasses.field(default_factory=set)
+    objects: set[str] = dataclasses.field(default_factory=set)
+    """Keys: what lies in them is to be stored anew, or the next checkpoint inherits the damage."""
+
+    def add(self, checkpoint: CheckpointId, error: errors.StoreCorrupt) -> None:
+        """Take down that `checkpoint` cannot be used because of `error`."""
+        self.checkpoints.add(checkpoint)
+        if error.object_key:
+            self.objects.add(error.object_key)
+
+
 def take_out(repository: Repository, manifest: Manifest, folder: Path, voice: Voice, *, besides: Collection[str] = ()) -> Source | None:
-    """Write the checkpoint's files below `folder`, which is empty, but those `besides`; None, after it was told, when it is damaged."""
+    """Write the checkpoint's files below `folder`, which is empty, but those `besides`; None, after it was told, when it is gone.
+
+    Raises `errors.CheckpointDamaged`.
+    """
     voice.say(f"reading {manifest.id}, {units.format_size(manifest.logical_bytes)}")
     names = [file.name for file in manifest.files if file.name not in besides]
     with locks.shared(repository, purpose=f"restore {manifest.id}", surroundings=Linux(), using=(manifest.id,)):
         try:
             return Source(repository.extract(manifest.id, folder, names=names, progress=lambda _done: None), str(folder), tuple(besides))
         except errors.StoreCorrupt as error:
-            voice.say(f"{manifest.id} is damaged: {error}")
+            raise damaged(manifest.id, error) from error
         except errors.WorkloadMissing:
             voice.say(f"{manifest.id} was removed meanwhile")
     return None
+
+
+def damaged(checkpoint: CheckpointId, error: errors.StoreCorrupt) -> errors.CheckpointDamaged:
+    """Return the error for a checkpoint of which `error` was found."""
+    return errors.CheckpointDamaged(f"{checkpoint} is damaged: {error}", hint=error.hint, object_key=error.object_key)
 
 
 def bring_log_back(path: Path, source: Source, *, epoch: int) -> int:

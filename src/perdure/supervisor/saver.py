@@ -78,6 +78,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of our own, on the disk or in the memory that holds the images."""
     keep: int
     """Checkpoints of the workload to keep afterwards."""
+    avoid: tuple[str, ...] = ()
+    """Keys of objects that are known to be damaged."""
     parent: int
 
 
@@ -142,7 +144,7 @@ def _store(request: Request) -> None:
 def _write(request: Request, repository: Repository, previous: Manifest | None, lock: locks.Lock, report: _Report) -> Manifest:
     began_s = time.monotonic()
     runs = images.runs_of(Path(request.images))
-    with repository.writer(previous=previous, progress=report.store) as writer:
+    with repository.writer(previous=previous, progress=report.store, avoid=request.avoid) as writer:
         for item in (*request.items, *_log_items(request)):
             of_memory = runs.get(os.path.basename(item.name)) if item.part is Part.MEMORY else None
             writer.add(item.name, Path(item.path), part=item.part, runs=of_memory, mode=item.mode)

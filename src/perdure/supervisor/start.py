@@ -111,7 +111,7 @@ class _Beginning:
         self._folders = setup.folders
         self._voice = voice
         self._starter = starter
-        self._damaged: set[CheckpointId] = set()
+        self._damage = resume.Damage()
 
     def keep(self) -> int:
         """Begin, and keep the workload until it ends."""
@@ -154,6 +154,7 @@ class _Beginning:
             adopted=wanted.adopt is not None,
             epoch=known.epoch if known else 0,
             checkpoints=known.checkpoints if known else 0,
+            damaged_objects=known.damaged_objects if known else (),
             last_checkpoint=known.last_checkpoint if known else None,
             targets=known.targets if known else (),
             boot_id=machine.boot_id(),
@@ -168,10 +169,11 @@ class _Beginning:
         record = msgspec.structs.replace(record, store=where.url, options=options)
         namespaces.become_subreaper()
         origin = Origin(
-            self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice, damaged=self._damaged
+            self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice, damage=self._damage
         )
         with signals.delivered(reactor, self._wanted.line) as inbox, origin.source() as source:
-            held = self._begin(repository, where, source, origin.damaged)
+            held = self._begin(repository, where, source, self._damage.checkpoints)
+            record = msgspec.structs.replace(record, damaged_objects=tuple(sorted({*record.damaged_objects, *self._damage.objects})))
             try:
                 record = self._remember(database, record, held, source)
                 log_path = self._folders.log(self._name)
@@ -199,7 +201,7 @@ class _Beginning:
                 self._run(life, streams, source, locate.find_init(places, beside=criu))
             except errors.PerdureError as error:
                 if source is not None and isinstance(error, errors.CheckpointDamaged):
-                    self._damaged.add(source.id)
+                    self._damage.add(source.id, error)
                 self._withdraw(database, held, error)
                 raise
             except OSError as error:
