@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 from engine import Workload
-from owners import PYTHON, USER, home, needs_root
+from owners import OTHER, PYTHON, USER, home, needs_root
 
 from perdure import errors
-from perdure.checkpoint import carried, tree
+from perdure.base.proc import process
+from perdure.checkpoint import carried, ghosts, guard, identity, tree
+from perdure.checkpoint.images import container, openfiles, wire
 
 __all__ = ["home"]
 
@@ -256,3 +259,206 @@ def test_three_lives_of_a_counter_are_one(home, terminal):
     assert (home / "out").stat().st_uid == USER.uid
     assert home_files == {"out", "program.py"}
     assert not list(Path("/dev/shm").glob(f"*{home.parent.name}*"))
+
+
+IDLE = """
+import mmap, os, socket, sys, tempfile, time
+out = open("out", "a")
+out.write("1"), out.flush()
+both = open("both", "w+b")
+both.truncate(4096)
+memory = mmap.mmap(both.fileno(), 4096)
+gone = tempfile.TemporaryFile(dir=os.getcwd())
+gone.write(b"kept"), gone.flush()
+os.mkdir("below"), os.chdir("below")
+if len(sys.argv) > 1:
+    named = socket.socket(socket.AF_UNIX)
+    named.bind(sys.argv[1].replace("@", chr(0)))
+    named.listen()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def idle(home):
+    with Workload.python(home, IDLE, owner=USER) as workload:
+        workload.wait_for("up")
+        yield workload
+
+
+def told(findings) -> list[tuple[str, str]]:
+    return [(finding.code, os.path.basename(finding.path)) for finding in findings]
+
+
+@pytest.mark.criu
+class TestGuard:
+    """The look at a tree that was brought back, taken at one that runs: everything is as it was, and then one thing is not."""
+
+    def test_all_is_as_it_was(self, home, idle):
+        dumped = idle.dump()
+        assert guard.look_before(dumped.images, USER) == ()
+        assert guard.look_at(idle.tree.pid, dumped.images, USER) == ()
+
+    @pytest.mark.parametrize("name", ["out", "both", "below"])
+    def test_a_thing_that_lies_elsewhere_is_named(self, home, idle, name):
+        dumped = idle.dump()
+        (home / name).rename(home / "moved")
+        assert ("restore-path-elsewhere", name) in told(guard.look_at(idle.tree.pid, dumped.images, USER))
+
+    def test_a_folder_that_lies_elsewhere_is_named(self, home, idle):
+        dumped = idle.dump()
+        home.rename(home.parent / "was")
+        home.symlink_to(home.parent / "was")
+        names = {name for _, name in told(guard.look_at(idle.tree.pid, dumped.images, USER))}
+        assert names == {"out", "both", "below"}
+        assert {name for _, name in told(guard.look_before(dumped.images, USER))} == {"out", "both", "below"}
+        home.unlink()
+        home.parent.joinpath("was").rename(home)
+
+    @pytest.mark.parametrize(("name", "mode"), [("out", 0o644), ("both", 0o644), ("both", 0o622), ("below", 0o700)])
+    def test_what_the_owner_may_not_open_so_is_named(self, home, idle, name, mode):
+        dumped = idle.dump()
+        os.chown(home / name, 0, 0)
+        (home / name).chmod(mode)
+        assert {each for _, each in told(guard.look_at(idle.tree.pid, dumped.images, USER))} == {name}
+
+    def test_what_others_own_and_the_owner_may_open_is_well(self, home, idle):
+        dumped = idle.dump()
+        for name, mode in (("out", 0o622), ("both", 0o666), ("below", 0o711)):
+            os.chown(home / name, 0, 0)
+            (home / name).chmod(mode)
+        assert guard.look_at(idle.tree.pid, dumped.images, USER) == ()
+
+    @pytest.mark.parametrize("kind", ["link", "device"])
+    def test_a_link_or_device_is_named_before_anything_is_opened(self, home, idle, kind):
+        dumped = idle.dump()
+        (home / "out").unlink()
+        if kind == "link":
+            (home / "out").symlink_to("both")
+        else:
+            os.mknod(home / "out", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        assert told(guard.look_before(dumped.images, USER)) == [("restore-path-elsewhere", "out")]
+
+    def test_an_exchanged_file_ends_a_restore_before_the_first_step(self, home, idle):
+        """With the same owner, size and permissions, so that CRIU itself would take it: only its path tells."""
+        dumped = idle.dump()
+        idle.end()
+        before = idle.output
+        (home / "real").mkdir()
+        (home / "both").rename(home / "real" / "both")
+        (home / "both").symlink_to("real/both")
+        with pytest.raises(errors.RestoreRefused, match="both"):
+            idle.restore(dumped)
+        idle.drain()
+        assert idle.output == before
+
+
+@pytest.mark.criu
+def test_images_of_somebody_else_are_refused(home, idle):
+    dumped = idle.dump()
+    idle.end()
+    inner = max(int(path.stem.removeprefix("core-")) for path in dumped.images.glob("core-*.img"))
+    path = dumped.images / f"core-{inner}.img"
+    original = path.read_bytes()
+
+    def edit(number: int, value: int) -> None:
+        path.write_bytes(original)
+        image = container.read(path, container.CORE)
+        core = wire.parse(image.entries[0])
+        thread = wire.parse(wire.content(core, 5))
+        credentials = wire.replaced(wire.parse(wire.content(thread, 10)), number, value)
+        thread = wire.replaced(thread, 10, wire.assemble(credentials))
+        core = wire.replaced(core, 5, wire.assemble(thread))
+        container.write(path, container.Image(image.head, (wire.assemble(core),)))
+
+    uids, gids, capabilities = (1, 3, 5, 7), (2, 4, 6, 8), (9, 10, 11, 19)
+    for number in (*uids, *gids, 14):
+        edit(number, 0)
+        with pytest.raises(errors.RestoreRefused, match="process-other-user"):
+            idle.restore(dumped)
+    for number in (*capabilities, 13):
+        edit(number, 1)
+        with pytest.raises(errors.RestoreRefused, match="process-other-user"):
+            idle.restore(dumped)
+    for number in gids:
+        edit(number, USER.groups[-1])
+        assert identity.check_images(dumped.images, USER) == ()
+    path.unlink()
+    with pytest.raises(errors.InputFormat, match="no state of process"):
+        idle.restore(dumped)
+    path.write_bytes(original)
+    idle.restore(dumped)
+
+
+@pytest.mark.criu
+def test_files_without_a_name_are_made_again_in_folders_of_ours(home, idle):
+    dumped = idle.dump()
+    with ghosts.moved(dumped.images):
+        names = [one.name for one in openfiles.of(dumped.images) if isinstance(one, openfiles.RegularFile)]
+        (name,) = (name for name in names if re.fullmatch(r"/var/tmp/perdure-[0-9a-f]{16}/\d+", name))
+        folder = Path(name).parent.stat()
+        assert (folder.st_uid, stat.S_IMODE(folder.st_mode)) == (0, 0o700)
+    assert not Path(name).parent.exists()
+    idle.end()
+    idle.restore(dumped)
+    (child,) = tree.pids(idle.tree)[1:]
+    (way,) = (way for way in Path(f"/proc/{child}/fd").iterdir() if "deleted" in os.readlink(way))
+    assert way.read_bytes() == b"kept"
+    assert way.stat().st_uid == USER.uid
+    assert {path.name for path in home.iterdir()} == {"program.py", "out", "both", "below"}
+
+
+@pytest.mark.criu
+@pytest.mark.parametrize(("name", "is_refused"), [("sock", True), ("@abstract", False)])
+def test_a_socket_with_a_name_in_the_users_folder_is_not_saved(home, name, is_refused):
+    with Workload.python(home, IDLE, name if name[0] != "@" else f"@{home.parent.name}", owner=USER) as workload:
+        workload.wait_for("up")
+        if is_refused:
+            with pytest.raises(errors.CheckpointRefused, match="network-unix-named"):
+                workload.dump()
+            assert tree.is_alive(workload.tree)
+        else:
+            workload.cycle()
+
+
+def test_whose_a_path_is():
+    assert not guard.can_change("/etc/passwd", USER)
+    assert not guard.can_change("/", USER)
+    assert guard.can_change("/no/such/thing", USER)
+
+
+def test_a_path_in_anothers_folder_can_change(home):
+    (home / "mine").write_text("")
+    (home.parent / "roots").write_text("")
+    assert guard.can_change(str(home / "mine"), USER)
+    assert not guard.can_change(str(home.parent / "roots"), USER)  # below a sticky folder, and root's
+    home.parent.chmod(0o757)
+    assert guard.can_change(str(home.parent / "roots"), USER)
+    home.parent.chmod(0o775)
+    os.chown(home.parent, 0, USER.groups[-1])
+    assert guard.can_change(str(home.parent / "roots"), USER)
+    assert not guard.can_change(str(home.parent / "roots"), OTHER)
+
+
+@pytest.mark.criu
+def test_what_only_root_may_open_by_now_ends_a_restore_before_the_first_step(home):
+    """Root alone decides what the path leads to, so that only the look at the tree itself can tell."""
+    shared = home.parent / "shared"
+    shared.write_text("for all")
+    script = "import time; shared = open('../shared'); print('up', flush=True); time.sleep(0.2); print('on', flush=True); time.sleep(600)"
+    with Workload.python(home, script, owner=USER) as workload:
+        workload.wait_for("up")
+        dumped = workload.dump()
+        workload.end()
+        workload.output = b""
+        shared.chmod(0o600)
+        children = process.children(os.getpid())
+        with pytest.raises(errors.RestoreRefused, match="shared: may not be opened so by user"):
+            workload.restore(dumped)
+        workload.drain()
+        assert workload.output == b""
+        assert process.children(os.getpid()) == children
+        shared.chmod(0o644)
+        workload.restore(dumped)
+        workload.wait_for("on")
