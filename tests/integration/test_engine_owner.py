@@ -445,20 +445,22 @@ def test_a_path_in_anothers_folder_can_change(home):
 def test_what_only_root_may_open_by_now_ends_a_restore_before_the_first_step(home):
     """Root alone decides what the path leads to, so that only the look at the tree itself can tell."""
     shared = home.parent / "shared"
-    shared.write_text("for all")
+    shared.write_text("for a group")
+    os.chown(shared, 0, USER.groups[-1])
+    shared.chmod(0o640)  # stays: CRIU would see it
     script = "import time; shared = open('../shared'); print('up', flush=True); time.sleep(0.2); print('on', flush=True); time.sleep(600)"
     with Workload.python(home, script, owner=USER) as workload:
         workload.wait_for("up")
         dumped = workload.dump()
         workload.end()
         workload.output = b""
-        shared.chmod(0o600)
+        os.chown(shared, 0, 0)
         children = process.children(os.getpid())
         with pytest.raises(errors.RestoreRefused, match="shared: may not be opened so by user"):
             workload.restore(dumped)
         workload.drain()
         assert workload.output == b""
         assert process.children(os.getpid()) == children
-        shared.chmod(0o644)
+        os.chown(shared, 0, USER.groups[-1])
         workload.restore(dumped)
         workload.wait_for("on")
