@@ -81,7 +81,7 @@ class Place:
         """Run a command with --json that has to go well. Raises `CaseFailed`."""
         done = self.perdure(*arguments, "--json", limit_s=limit_s)
         if done.returncode != 0:
-            raise CaseFailed(f"perdure {' '.join(arguments)}: status {done.returncode}: {done.stderr[-800:].strip()}")
+            raise CaseFailed(f"perdure {' '.join(arguments)}: status {done.returncode}: {_reason(done.stderr)}")
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
@@ -170,6 +170,16 @@ class Program:
             select.select([handle], [], [], 60.0)
             os.close(handle)
         (self.folder / "ask").unlink(missing_ok=True)  # whoever is brought back must not answer it again
+
+
+def _reason(text: str) -> str:
+    """Return the reason that a command gave as JSON on its last line."""
+    last = (text.strip().splitlines() or [""])[-1]
+    try:
+        error = json.loads(last)["error"]
+        return f"{error['message']} ({error['hint']})"
+    except (ValueError, KeyError, TypeError):
+        return last
 
 
 def _descendants(pid: int) -> Iterator[int]:
