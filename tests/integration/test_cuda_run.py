@@ -129,7 +129,6 @@ def test_a_workload_is_saved_and_goes_on_on_another_gpu(site, world, features):
     assert site.ps("a")["epoch"] == 2
 
 
-@pytest.mark.slow
 def test_life_after_life_on_the_way_through_files_that_mostly_stay_the_same(site, world):
     start(site, size=16 << 20)
     for life in (1, 2):

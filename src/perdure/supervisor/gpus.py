@@ -19,6 +19,7 @@ from perdure.checkpoint.cuda import mapping, processes
 from perdure.checkpoint.cuda.contract import CudaProcess, Facts, Region, State
 from perdure.checkpoint.cuda.helper import Helper
 from perdure.checkpoint.cuda.session import Limits, Session
+from perdure.checkpoint.host import gpu as host
 from perdure.checkpoint.preflight import gpu_states
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import CudaFact, GpuFact, GpuRegion, Manifest, Part
@@ -184,8 +185,14 @@ class Gpus:
         if not manifest.cuda_processes:
             return ()
         facts = self._helper.facts()
-        allowed = mapping.visible(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), facts.devices)
+        # The helper sees all; what is seen from here are the job's, and that is what the variable counts.
+        ours = host.look().devices
+        allowed = mapping.visible(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), ours)
+        if allowed is None and 0 < len(ours) < len(facts.devices):
+            allowed = frozenset(device.uuid for device in ours)
         planned = mapping.plan(manifest.gpus, facts.devices, facts.driver, allowed)
+        if planned:
+            mapping.check(planned, manifest.gpus, facts.devices)
         if any(fact.regions for fact in manifest.cuda_processes) and not facts.driver.has_custom_storage:
             raise errors.RestoreRefused(
                 f"GPU memory was saved with custom storage, which this driver ({facts.driver.version}) lacks",
@@ -197,7 +204,10 @@ class Gpus:
         """Bring GPU memory back to a tree that CRIU has just restored, and let it run. Raises `errors.RestoreFailed`: end it then."""
         if not manifest.cuda_processes:
             return
-        there = {process.inner_pid: process for process in processes.find(tree.pids(root))}
+        try:
+            there = {process.inner_pid: process for process in processes.find(tree.pids(root))}
+        except errors.ProcessGone as error:
+            raise errors.RestoreFailed("the workload ended at the moment it was restored", hint="try an older checkpoint") from error
         missing = [fact.pid for fact in manifest.cuda_processes if fact.pid not in there]
         if missing:
             raise errors.RestoreFailed(f"{_LEFT}: process {missing[0]} has ended, or has no CUDA", hint="try an older checkpoint")

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.checkpoint.cuda import direct, machine, processes
+from perdure.checkpoint.cuda import direct, machine, processes, restriction
 from perdure.checkpoint.cuda.contract import Answer, Driver, Facts, Operation, Problem, Region, Request, State, Trouble
 from perdure.checkpoint.cuda.direct import Refused
 from perdure.checkpoint.host import gpu_nvml
@@ -215,6 +215,8 @@ def main(arguments: list[str]) -> int:
         made: list[_Helper] = []
         watch = threading.Thread(target=_end_with, args=(connection, made), name="parent", daemon=True)
         watch.start()
+        if restriction.is_restricted(restriction.nodes()):
+            restriction.leave()
         cuda: Cuda | Refused
         try:
             cuda = Cuda()

@@ -21,7 +21,7 @@ from perdure.checkpoint.cuda.machine import Ask, Group, Phase, Told
 _SLOWEST_BYTES_S = 250e6
 """GPU memory is moved at least so fast, also over a bus that others use, or onto a busy disk: whoever takes longer hangs."""
 _REMEDIES = {
-    Trouble.TIMED_OUT: "work on the GPU did not end in time: a longer --gpu-lock, or a checkpoint between two steps",
+    Trouble.TIMED_OUT: "work on the GPU did not come to rest in time; kernels that wait for another process, as in NCCL, may never do",
     Trouble.NO_MEMORY: "see perdure doctor --gpu for free memory of host and GPUs, and whether MIG is on",
     Trouble.UNSUPPORTED: "managed memory, MIG, MPS and vGPU cannot be saved: see perdure check",
     Trouble.INVALID: "see perdure check",
