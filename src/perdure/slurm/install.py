@@ -55,7 +55,7 @@ def install(site: Site, payload: Payload, *, dry_run: bool) -> Outcome:
     node, findings = checks.look(site, payload, trying=not dry_run)
     if dry_run:
         old = manifest.read()
-        plan = _plan(site, payload, node, old, made=not os.path.lexists(manifest.FOLDER), findings=findings)
+        plan = _plan(site, payload, node, old, bare=manifest.is_bare(), findings=findings)
         return _outcome(site, payload, plan, findings, state="planned")
     _refuse(findings)
     placed = place(site, payload, node)
@@ -78,12 +78,13 @@ def place(site: Site, payload: Payload, node: checks.Node) -> Placed:
 
     Raises what `install` does.
     """
-    with manifest.locked() as made:
+    with manifest.locked() as bare:
         try:
             old = manifest.read()
-            plan = _plan(site, payload, node, old, made=made)
+            plan = _plan(site, payload, node, old, bare=bare)
         except errors.PerdureError:
-            if made:
+            if bare:
+                manifest.forget()
                 os.rmdir(manifest.FOLDER)
             raise
         changed, notes = _carry_out(site, payload, plan, old)
@@ -112,9 +113,9 @@ class Unfit(errors.Findings):
 
 
 def _plan(
-    site: Site, payload: Payload, node: checks.Node, old: Manifest | None, *, made: bool, findings: tuple[Finding, ...] = ()
+    site: Site, payload: Payload, node: checks.Node, old: Manifest | None, *, bare: bool, findings: tuple[Finding, ...] = ()
 ) -> layout.Plan:
-    plan = layout.plan(site, payload, node, old=old, made=made)
+    plan = layout.plan(site, payload, node, old=old, bare=bare)
     if plan.conflicts:
         conflicts = tuple(
             Finding(
@@ -195,7 +196,8 @@ def _try(prefix: str, plan: layout.Plan, payload: Payload, *, compiling: bool) -
     python = f"{root}/bin/python{payload.python}"
     trials = [[python, "-I", "-c", f"import {_ROOMS}"], [f"{root}/bin/perdure", "--version"]]
     if compiling:
-        trials.insert(0, [python, "-I", "-m", "compileall", "-qq", "-j0", "--invalidation-mode", "unchecked-hash", f"{root}/lib"])
+        # Not by a process for each processor: jobs run on this node.
+        trials.insert(0, [python, "-I", "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash", f"{root}/lib"])
     for argv in trials:
         try:
             done = subprocess.run(

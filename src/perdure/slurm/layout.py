@@ -54,14 +54,14 @@ def identity(payload: Payload, node: Node, prefix: str) -> str:
     return hashlib.sha256(said).hexdigest()[:12]
 
 
-def plan(wanted: Site, payload: Payload, node: Node, *, old: Manifest | None, made: bool) -> Plan:
+def plan(wanted: Site, payload: Payload, node: Node, *, old: Manifest | None, bare: bool) -> Plan:
     """Return what to make on `node`; `old` is what an installation before has made, whose paths are ours.
 
-    `made`: the manifest's folder is there only because this installation needs it.
+    `bare`: the manifest's folder is there only because this installation needs it, or not at all.
     """
     name = identity(payload, node, wanted.prefix)
     making = _Making(wanted, old, Path(manifest.folder_of_prefix(wanted.prefix, name)))
-    making.first(made)
+    making.first(bare)
     making.libraries(payload, node)
     making.state()
     making.store()
@@ -81,9 +81,9 @@ class _Making:
         self.conflicts: list[str] = []
         self._folders: set[str] = set()
 
-    def first(self, made: bool) -> None:
+    def first(self, bare: bool) -> None:
         """Add the manifest's own folder."""
-        if made or self._kind(manifest.FOLDER):
+        if bare or self._kind(manifest.FOLDER):
             self._add(Entry(path=manifest.FOLDER, kind="folder", mode=_PRIVATE))
         self._folders.add(manifest.FOLDER)
 

@@ -113,27 +113,31 @@ def write(manifest: Manifest) -> None:
     files.write_bytes(PATH, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
+def is_bare() -> bool:
+    """Tell whether the folder is not there, or holds nothing but what a manifest that was cut off has left."""
+    return not os.path.lexists(FOLDER) or all(_is_cut_off(name) for name in os.listdir(FOLDER))
+
+
+def _is_cut_off(name: str) -> bool:
+    return name.startswith(".install.json.") and name.endswith(".tmp")
+
+
 def forget() -> None:
-    """Remove the manifest and what writing it may have left; the folder too when it is empty."""
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(FOLDER):
-            if name == "install.json" or (name.startswith(".install.json.") and name.endswith(".tmp")):
-                os.unlink(os.path.join(FOLDER, name))
+    """Remove the manifest, and what writing it may have left."""
+    for name in os.listdir(FOLDER):
+        if name == "install.json" or _is_cut_off(name):
+            os.unlink(os.path.join(FOLDER, name))
 
 
 @contextlib.contextmanager
 def locked(*, patient: bool = False) -> Iterator[bool]:
-    """Keep others from installing and uninstalling on this node while the block runs; yields whether the folder had to be made.
+    """Keep others from installing and uninstalling on this node while the block runs; yields whether the folder is there for this alone.
 
     With `patient`, whoever is at it is waited for. Raises `errors.StoreLocked` when somebody else is at it, `errors.OutputError`.
     """
-    made = False
     try:
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(FOLDER, 0o700)
-            made = True
-        except FileExistsError:
-            pass
         descriptor = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise errors.OutputError(f"cannot make {FOLDER}: {error.strerror}", hint="run it as root") from error
@@ -144,7 +148,7 @@ def locked(*, patient: bool = False) -> Iterator[bool]:
             raise errors.StoreLocked(
                 "somebody is installing or uninstalling on this node at this moment", hint="try again when they are done"
             ) from error
-        yield made
+        yield is_bare()
     finally:
         os.close(descriptor)
 

@@ -41,12 +41,11 @@ def uninstall(*, purge: bool, wait: bool) -> Removed:
     node = os.uname().nodename
     if not os.path.lexists(manifest.FOLDER):
         return Removed(node=node, state="absent")
-    with manifest.locked():
+    with manifest.locked() as bare:
         found = manifest.read()
         if found is None:
-            # Cut off before its first word: nothing else was made.
-            manifest.forget()
-            with contextlib.suppress(OSError):
+            if bare:  # cut off before its first word: nothing else was made
+                manifest.forget()
                 os.rmdir(manifest.FOLDER)
             return Removed(node=node, state="absent")
         notes = _close(found)
@@ -132,7 +131,7 @@ def _remove_store(found: Manifest, *, purge: bool) -> list[str]:
         users = f"{found.store}/users"
         notes.append(placing.remove_tree(users, stores=True))
     try:
-        rest = set(os.listdir(found.store)) - {folder.MARK}
+        rest = set(os.listdir(found.store)) - {folder.MARK, folder.MARK + manifest.NEW}
     except OSError:
         return notes
     if rest:
@@ -145,8 +144,9 @@ def _complete(found: Manifest, users: tuple[occupants.Occupant, ...], *, purge: 
     """Wait until nobody uses what is to go, and remove it, unless somebody has installed again meanwhile."""
     while True:
         occupants.wait_for(users)
-        with manifest.locked(patient=True) as made:
-            if made:  # all of it was removed meanwhile
+        with manifest.locked(patient=True) as bare:
+            if bare:  # all of it was removed meanwhile
+                manifest.forget()
                 os.rmdir(manifest.FOLDER)
                 return []
             current = manifest.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import subprocess
 
 NAME = "perdure-agent.service"
@@ -11,25 +12,9 @@ _LONGEST_S = 60
 
 
 def text(prefix: str) -> bytes:
-    """Return the unit's file. Its end leaves jobs alone: the seats of workloads are none of its children's business."""
-    return f"""# Written by perdure slurm install.
-[Unit]
-Description=Perdure: keeps the jobs of ordinary users
-After=network.target local-fs.target remote-fs.target
-
-[Service]
-ExecStart={prefix}/bin/perdure agent
-Restart=on-failure
-RestartSec=2
-KillMode=process
-Delegate=yes
-TasksMax=infinity
-LimitNOFILE=65536
-OOMScoreAdjust=-500
-
-[Install]
-WantedBy=multi-user.target
-""".encode()
+    """Return the unit's file for an installation at `prefix`."""
+    template = importlib.resources.files("perdure.agent").joinpath(NAME).read_bytes()
+    return template.replace(b"@PERDURE@", f"{prefix}/bin/perdure".encode())
 
 
 def start() -> str:

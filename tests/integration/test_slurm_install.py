@@ -1,0 +1,180 @@
+"""In and out: what an installation makes on a node is what it listed, and what is taken out leaves the node as it was, cut off wherever."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import dying
+import island
+import pytest
+from island import STORE
+
+from perdure.slurm import checks, install, manifest, payload, policy, uninstall
+from perdure.slurm.site import Site
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.criu,
+    pytest.mark.skipif(island.missing() is not None, reason=str(island.missing())),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = Site(store=STORE)
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+ROOMS = ("cli/app", "supervisor/start", "supervisor/saver", "agent/seat", "store/repository")
+
+
+def _small(folder: Path, text: str = "") -> payload.Payload:
+    """A payload of a few files, which looks to an installation like the real one: it can be imported and started."""
+    contents = {f"perdure/{room}.py": text for room in ROOMS} | {
+        "perdure/__init__.py": text,
+        "perdure/__main__.py": "def main():\n    return 0\n",
+    }
+    items, sources = [], {}
+    for name, content in contents.items():
+        source = folder / name.replace("/", "-")
+        source.write_text(content)
+        path = f"lib/{PYTHON}/site-packages/{name}"
+        items.append(payload.Item(path, 0o644, len(content), hashlib.sha256(content.encode()).hexdigest()))
+        sources[path] = str(source)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return payload.Payload(payload.FORMAT, "1.0", version, platform.machine(), SITE.prefix, tuple(items), sources)
+
+
+def _node(found: payload.Payload) -> checks.Node:
+    node, findings = checks.look(SITE, found, trying=True)
+    assert {finding.code for finding in findings if finding.severity == "problem"} <= {"slurm-criu"}, "a small payload has none"
+    return node
+
+
+def _perdure(*words: str, **options) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": "/root", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(
+        [sys.executable, "-m", "perdure", *words], env=environment, capture_output=True, text=True, timeout=300, cwd="/", **options
+    )
+
+
+def _installed(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as it is installed, with nothing of the environment of tests."""
+    return subprocess.run(
+        ["/usr/local/bin/perdure", *words],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd="/",
+    )
+
+
+def _in_and_out(packed: Path) -> None:
+    before = island.snapshot()
+    words = ("slurm", "install", "--here", "--store", STORE, "--payload", str(packed))
+    planned = _perdure(*words, "--dry-run", "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert island.difference(before, island.snapshot()) == {}
+
+    done = _perdure(*words)
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(Path(manifest.PATH).read_text())
+    assert listed["entries"] == json.loads(planned.stdout)["entries"], "a dry run prints exactly the manifest"
+    assert listed["state"] == "whole"
+
+    # What is there is what is listed, and what is listed is there.
+    made = island.difference(before, island.snapshot())
+    known = {entry["path"] for entry in listed["entries"]}
+    caches = tuple(entry["path"] + "/" for entry in listed["entries"] if entry["kind"] == "cache")
+    surprises = [path for path in made if path.removesuffix("/.") not in {*known, manifest.PATH} and not path.startswith(caches)]
+    assert surprises == []
+    assert all(os.path.lexists(entry["path"]) for entry in listed["entries"] if entry["kind"] in ("file", "link", "folder", "store"))
+
+    # It works with nothing else, for others than root too, and opts nobody in.
+    assert _installed("--version").stdout.startswith("perdure ")
+    assert "nobody is opted in" in _installed("slurm", "policy").stderr
+    assert Path(policy.SHIM_FILE).read_bytes() == b"perdure-shim 1\nend 0\n"
+    assert Path("/etc/slurm/plugstack.conf").read_text() == "optional /opt/perdure/lib/slurm/perdure_spank.so\n"
+    assert Path("/opt/perdure/lib/slurm/perdure_spank.so").read_bytes()[:4] == b"\x7fELF"
+
+    # Again: nothing changes. Damage is mended.
+    again = json.loads(_perdure(*words, "--json").stdout)
+    assert (again["state"], again["changed"]) == ("unchanged", 0)
+    program = Path(os.path.realpath("/opt/perdure/bin/perdure"))
+    program.unlink()
+    mended = json.loads(_perdure(*words, "--json").stdout)
+    assert (mended["state"], mended["changed"]) == ("mended", 1)
+
+    removed = _installed("slurm", "uninstall", "--here", "--json")
+    assert json.loads(removed.stdout)["state"] == "removed", removed.stderr
+    assert island.difference(before, island.snapshot()) == {}
+
+
+def test_what_goes_in_is_what_was_printed_and_what_comes_out_is_all_of_it(tmp_path):
+    packed = tmp_path / "payload.tar"
+    done = _perdure("slurm", "payload", "-o", str(packed), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["shims"], "there are headers and a compiler here"
+    (tmp_path / "island").mkdir()
+    island.visit(lambda: _in_and_out(packed), tmp_path / "island")
+
+
+def test_an_installation_that_is_cut_off_anywhere_can_be_taken_out_or_completed(tmp_path):
+    small = _small(tmp_path)
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        Path("/etc/slurm/plugstack.conf").write_text("# the site's own\nrequired other.so")
+        node = _node(small)
+        before = island.snapshot()
+        steps = 0
+        for step in dying.crashes(lambda: install.place(SITE, small, node), lambda: None, every=2):
+            steps += 1
+            if steps % 8 == 0:
+                assert install.place(SITE, small, node).state in ("installed", "mended", "unchanged")
+                assert manifest.read().state == "whole"
+            uninstall.uninstall(purge=False, wait=False)
+            assert island.difference(before, island.snapshot()) == {}, f"cut off at step {step}"
+        assert steps > 50
+
+    island.visit(work, scratch)
+
+
+def test_an_uninstallation_that_is_cut_off_anywhere_is_completed_by_another(tmp_path):
+    small = _small(tmp_path)
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        Path("/etc/slurm/plugstack.conf").write_text("# the site's own\n")
+        node = _node(small)
+        before = island.snapshot()
+        install.place(SITE, small, node)
+        made = {path: Path(path) for path in sorted(island.difference(before, island.snapshot())) if not path.endswith("/.")}
+        kept = {
+            path: (os.lstat(path).st_mode, os.readlink(path) if place.is_symlink() else place.read_bytes() if place.is_file() else None)
+            for path, place in made.items()
+        }
+        uninstall.uninstall(purge=False, wait=False)
+        for step in dying.crashes(lambda: uninstall.uninstall(purge=False, wait=False), lambda: _put_back(kept), every=2):
+            uninstall.uninstall(purge=False, wait=False)
+            assert island.difference(before, island.snapshot()) == {}, f"cut off at step {step}"
+
+    island.visit(work, scratch)
+
+
+def _put_back(kept: dict[str, tuple[int, str | bytes | None]]) -> None:
+    """Make the paths of `kept` as they were: a mode, and where a link leads, what a file holds, or nothing for a folder."""
+    for path, (mode, content) in kept.items():
+        if isinstance(content, str):
+            os.symlink(content, path)
+        elif content is None:
+            os.mkdir(path)
+            os.chmod(path, mode & 0o7777)
+        else:
+            Path(path).write_bytes(content)
+            os.chmod(path, mode & 0o7777)
