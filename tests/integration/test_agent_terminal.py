@@ -1,0 +1,148 @@
+"""An ordinary user's workload on that user's terminal: a seat, root's and in another session, behaves as a command of the user's would."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import shlex
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+from agents import ALICE, Node, needs_root, running
+
+pytestmark = [needs_root, pytest.mark.criu]
+
+_SHOWN_S = 120.0
+
+
+class Screen:
+    """A terminal with an interactive shell on it, whose commands are run as the user."""
+
+    def __init__(self, node: Node, uid: int) -> None:
+        self._node, self._uid = node, uid
+        self.master, slave = pty.openpty()
+        self.resize(30, 90)
+        self.text = b""
+        self.shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "--noediting", "-i"],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=node.home(uid),
+            env=node.user_environment(uid) | {"PS1": "READY> ", "TERM": "dumb"},
+            preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # noqa: PLW1509 - no thread runs here
+        )
+        os.close(slave)
+        self.expect(b"READY> ")
+
+    def perdure(self, *arguments: str) -> None:
+        """Type a command line."""
+        self.type(shlex.join(self._node.command(self._uid, *arguments)).encode() + b"\n")
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def expect(self, wanted: bytes) -> bytes:
+        """Wait until `wanted` is shown; what came up to it is forgotten and returned."""
+        end_s = time.monotonic() + _SHOWN_S
+        while wanted not in self.text:
+            left_s = end_s - time.monotonic()
+            assert left_s > 0, f"no {wanted!r} in {self.text!r}"
+            if select.select([self.master], [], [], left_s)[0]:
+                self.text += os.read(self.master, 1 << 16)
+        before, _, self.text = self.text.partition(wanted)
+        return before
+
+    def modes(self) -> list:
+        return termios.tcgetattr(self.master)[:4]
+
+    def close(self) -> None:
+        self.shell.send_signal(signal.SIGKILL)
+        self.shell.wait()
+        os.close(self.master)
+
+
+@pytest.fixture(scope="module")
+def node():
+    with running() as made:
+        yield made
+
+
+@pytest.fixture
+def screen(node):
+    made = Screen(node, ALICE)
+    yield made
+    made.close()
+
+
+def test_it_has_a_terminal_of_the_same_size_and_is_told_of_a_new_one(screen):
+    before = screen.modes()
+    script = (
+        "trap 'told=1' WINCH; test -t 0 && test -t 1 && test -t 2 && echo all of them; stty size; "
+        'until [ "$told" ]; do sleep 0.05; done; stty size; read word; echo got $word'
+    )
+    screen.perdure("run", "--name", "size", "-q", "--", "bash", "-c", script)
+    screen.expect(b"all of them")
+    screen.expect(b"30 90")
+    screen.resize(40, 100)
+    screen.expect(b"40 100")
+    screen.type(b"hello\r")
+    screen.expect(b"got hello")
+    screen.expect(b"READY> ")
+    assert screen.modes() == before
+
+
+def test_ctrl_c_is_the_workloads_and_the_terminal_is_given_back(screen):
+    before = screen.modes()
+    screen.perdure("run", "--name", "keys", "-q", "--", "sh", "-c", "trap 'echo caught; exit 7' INT; echo up; while :; do sleep 0.05; done")
+    screen.expect(b"up\r\n")
+    assert screen.modes() != before
+    screen.type(b"\x03")
+    screen.expect(b"caught")
+    screen.expect(b"READY> ")
+    assert screen.modes() == before
+    screen.type(b"echo status $?\n")
+    screen.expect(b"status 7")
+
+
+def test_ctrl_z_gives_the_prompt_back_and_fg_goes_on(screen):
+    before = screen.modes()
+    count = 'i=0; while [ "$i" -lt 100000 ]; do echo "line $i"; i=$((i+1)); sleep 0.05; done'
+    screen.perdure("run", "--name", "pause", "-q", "--every", "never", "--", "bash", "-c", count)
+    screen.expect(b"line 5\r\n")
+    screen.type(b"\x1a")
+    screen.expect(b"Stopped")
+    screen.expect(b"READY> ")
+    assert screen.modes() == before
+    # What is typed now is the shell's, and nothing of the workload comes in between.
+    screen.type(b"echo mine alone\n")
+    assert b"line" not in screen.expect(b"\r\nmine alone\r\n")
+    screen.type(b"fg\n")
+    screen.expect(b"line ")
+    screen.expect(b"line ")
+    assert screen.modes() != before
+    screen.type(b"\x03")
+    screen.expect(b"READY> ")
+    assert screen.modes() == before
+
+
+def test_a_terminal_comes_back_after_a_checkpoint(node, screen):
+    script = 'echo up; while read word; do stty size; echo "got $word"; done'
+    screen.perdure("run", "--name", "again", "-q", "--every", "never", "--", "bash", "-c", script)
+    screen.expect(b"up\r\n")
+    assert node.run(ALICE, "checkpoint", "again", "--stop").returncode == 0
+    screen.expect(b"READY> ")
+    screen.perdure("run", "--name", "again", "-q", "--every", "never", "--", "bash", "-c", script)
+    screen.type(b"hello\r")
+    screen.expect(b"got hello")
+    screen.type(b"\x04")
+    screen.expect(b"READY> ")
