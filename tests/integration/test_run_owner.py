@@ -473,3 +473,19 @@ def test_terminated_it_saves_and_goes_on(desk):
     status, _, err = desk.ended(desk.counter(100, 3))
     assert status == 3, err
     assert hashlib.sha256(desk.log()).digest() == hashlib.sha256(lines(100).encode()).digest()
+
+
+def test_a_users_checkpoint_can_be_tried(desk):
+    saved(desk)
+    before = {path: path.stat() for path in desk.home.iterdir()}
+    desk.run_dir.rename(desk.root / "no-run-dir")  # as after a reboot
+    done = subprocess.run(
+        [sys.executable, "-m", "perdure", "store", "verify", "--store", str(desk.store), "--restore", "count@1.1"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "HOME": str(desk.root), "PERDURE_STATE": str(desk.root / "look")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 processes" in done.stdout + done.stderr, done
+    assert {path: path.stat() for path in desk.home.iterdir()} == before

@@ -27,7 +27,7 @@ from perdure.base.proc import descriptors, holders, mappings
 from perdure.checkpoint.outputs import aside, copying, rules
 from perdure.checkpoint.outputs.bring_back import checked_name
 from perdure.checkpoint.outputs.rules import Limits
-from perdure.model.checkpoint import Carried, Owner
+from perdure.model.checkpoint import Carried, Manifest, Owner
 from perdure.model.finding import Finding, Severity
 
 FOLDER = "carried"
@@ -189,6 +189,13 @@ def _open(path: str, way: str, owner: Owner | None) -> int:
     except (OSError, errors.InputError) as error:
         hint = "run as root; see perdure check" if owner is None else f"make it readable for user {owner.uid}, or close it"
         raise errors.CheckpointFailed(f"cannot read {path}, which the workload uses: {error}", hint=hint) from error
+
+
+def apart(manifest: Manifest) -> tuple[tuple[Carried, ...], tuple[Carried, ...]]:
+    """Return what goes along of the init, which is never the user's, and what of the workload."""
+    program = text.storable(manifest.processes[0].executable) if manifest.processes else ""
+    of_init = tuple(each for each in manifest.carried if each.path == program)
+    return of_init, tuple(each for each in manifest.carried if each.path != program)
 
 
 def put_back(carried: Iterable[Carried], extracted: Path, *, epoch: int, owner: Owner | None = None) -> tuple[Finding, ...]:

@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.base import text
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, alive, carried, dump, staging, tree
 from perdure.checkpoint import launch as launching
@@ -374,7 +373,7 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
     found = preflight.check(manifest, plan)
     _refuse(found, voice)
     planned = life.gpus.plan(manifest, life.variables)
-    of_init, of_owner = _carried(manifest)
+    of_init, of_owner = carried.apart(manifest)
     _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), voice)
     _refuse(carried.put_back(of_init, contents, epoch=life.epoch), voice)
     _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), voice)
@@ -442,13 +441,6 @@ def _probe(life: Life) -> alive.Probe | None:
         folder=str(life.epoch_file.parent),
         limits=life.limits,
     )
-
-
-def _carried(manifest: Manifest) -> tuple[tuple[Carried, ...], tuple[Carried, ...]]:
-    """Return what goes along of the init, which is ours, and of the workload."""
-    program = text.storable(manifest.processes[0].executable) if manifest.processes else ""
-    of_init = tuple(each for each in manifest.carried if each.path == program)
-    return of_init, tuple(each for each in manifest.carried if each.path != program)
 
 
 def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:

@@ -107,15 +107,24 @@ def _try(request: Request) -> Tried:
     scratch = contents / "scratch"
     scratch.mkdir(mode=0o700)
     sandbox.enter(scratch)
-    epoch = manifest.id.epoch + 1
+    epoch, owner = manifest.id.epoch + 1, manifest.owner
     plan = preflight.RestorePlan(
-        criu=request.criu, staging=str(contents), is_staged=True, included=frozenset(entry.path for entry in listing.read(contents))
+        criu=request.criu,
+        staging=str(contents),
+        is_staged=True,
+        included=frozenset(entry.path for entry in listing.read(contents)),
+        owner=owner,
     )
+    if owner is not None and manifest.epoch_file is not None:
+        # Where its init works; it is there while the workload lives somewhere on this machine.
+        os.makedirs(os.path.dirname(manifest.epoch_file), mode=0o711, exist_ok=True)
+    of_init, of_owner = carried.apart(manifest)
     found = [
         *_accept(preflight.check(manifest, plan)),
-        *_accept(trees.put_back(contents, epoch=epoch)),
-        *_accept(carried.put_back(manifest.carried, contents, epoch=epoch)),
-        *_accept(bring_back.bring_back(manifest.outputs, epoch=epoch, contents=contents)),
+        *_accept(trees.put_back(contents, epoch=epoch, owner=owner)),
+        *_accept(carried.put_back(of_init, contents, epoch=epoch)),
+        *_accept(carried.put_back(of_owner, contents, epoch=epoch, owner=owner)),
+        *_accept(bring_back.bring_back(manifest.outputs, epoch=epoch, contents=contents, owner=owner)),
     ]
     images = contents / manifest.images_directory
     cure_timerfds(images)
@@ -124,7 +133,7 @@ def _try(request: Request) -> Tried:
     with contextlib.ExitStack() as stack:
         descriptors = {stream.fd: _other_side(stream, stack) for stream in manifest.streams if stream.external is not None}
         options = restoring.RestoreOptions(
-            streams=manifest.streams, descriptors=descriptors, expected_bytes=manifest.logical_bytes, tcp=manifest.tcp
+            streams=manifest.streams, descriptors=descriptors, expected_bytes=manifest.logical_bytes, tcp=manifest.tcp, owner=owner
         )
         restored = restoring.restore(images, work, options, request.criu)
         try:
