@@ -67,7 +67,7 @@ def look(*, home: str | None) -> Slurm:
     configuration = told.get("SLURM_CONF") or os.environ.get("SLURM_CONF") or next(filter(os.path.isfile, _CONFIGURATIONS), None)
     plugstack = told.get("PlugStackConfig") or _plugstack(configuration)
     headers, of = _headers(home, scontrol)
-    return Slurm(version, configuration, plugstack, _include(plugstack), headers, of, slurmd is not None)
+    return Slurm(version, configuration, plugstack, included(plugstack), headers, of, slurmd is not None)
 
 
 def scontrol(home: str | None) -> str | None:
@@ -114,7 +114,7 @@ def _text(path: str) -> str:
         return ""
 
 
-def _include(plugstack: str | None) -> str | None:
+def included(plugstack: str | None) -> str | None:
     """Return a folder that `plugstack` reads every ``*.conf`` of, and that is there."""
     if plugstack is None:
         return None
