@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -33,6 +34,8 @@ from perdure.supervisor.wanted import Wanted
 
 _REQUEST_S = 30.0
 """A client has its request ready when it connects; a loaded node may need a while to start it."""
+_MOST_TRACE = 500
+"""The last lines of a fault, which say where it was."""
 _LEAVE_S = 60.0
 """After the user's process is gone, a supervisor that waits for something of that user's ends all the same, after so long."""
 
@@ -53,6 +56,8 @@ def serve(channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: 
             prepare(log)
         audit = Audit(log, stderr=stderr)
         request, descriptors = requests.receive(channel, within_s=_REQUEST_S)
+        # From now on descriptor 2 is the user's: what Python itself would say of a fault is not for it.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as this process lives
         streams.install(descriptors)
         ended = Ended(_Seat(line, owner, trusted, place, audit).keep(request, scheduler))
     except errors.PerdureError as error:
@@ -60,7 +65,9 @@ def serve(channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: 
         ended = Ended(error.exit_status, wire.document(error))
     except Exception as error:  # noqa: BLE001 - the top of a request; what went wrong in root's process is not for the user to read
         trace = "".join(traceback.format_exception(error))
-        audit.note("bug", uid=owner.uid, pid=trusted.caller_pid, result=type(error).__name__, job=trusted.job or None, why=trace[-500:])
+        audit.note(
+            "bug", uid=owner.uid, pid=trusted.caller_pid, result=type(error).__name__, job=trusted.job or None, why=trace[-_MOST_TRACE:]
+        )
         told = errors.PerdureError("a fault in Perdure; nothing of the workload runs", hint="the administrator finds more in the audit log")
         ended = Ended(told.exit_status, wire.document(told))
     line.tell_last(replies.encode(Reply(ended=ended)))

@@ -7,6 +7,7 @@ interfaces may look at who writes instead of who opened, and disks are not strea
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import stat
 
@@ -41,6 +42,13 @@ def install(descriptors: tuple[int, int, int]) -> None:
 def _check(name: str, descriptor: int) -> None:
     found = os.fstat(descriptor)
     mode = found.st_mode
+    way = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    wrong = os.O_WRONLY if name == _NAMES[0] else os.O_RDONLY
+    # nohup(1) makes stdin one that cannot be read: of /dev/null.
+    if way & os.O_PATH or (way & os.O_ACCMODE == wrong and found.st_rdev not in _NULL):
+        raise errors.UsageError(
+            f"{name} cannot be {'read' if name == _NAMES[0] else 'written'}", hint="redirect it, to /dev/null if to nothing else"
+        )
     is_stream = (
         stat.S_ISREG(mode)
         or stat.S_ISFIFO(mode)
