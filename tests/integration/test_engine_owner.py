@@ -422,6 +422,32 @@ def test_a_socket_with_a_name_in_the_users_folder_is_not_saved(home, name, is_re
             workload.cycle()
 
 
+@pytest.mark.criu
+@pytest.mark.parametrize(("folder", "is_refused"), [("below", True), (".", False), ("/dev/shm", False)])
+def test_a_file_that_lives_on_under_another_name_is_saved_where_the_user_cannot_lead_root_astray(home, folder, is_refused):
+    first, second = f"{folder}/perdure-{home.parent.name}-1", f"{folder}/perdure-{home.parent.name}-2"
+    script = f"""
+    import os, time
+    os.makedirs("{folder}", exist_ok=True)
+    out = open("{first}", "w")
+    os.link("{first}", "{second}")
+    os.unlink("{first}")
+    print("up", flush=True)
+    time.sleep(600)
+    """
+    try:
+        with Workload.python(home, script, owner=USER) as workload:
+            workload.wait_for("up")
+            if is_refused:
+                with pytest.raises(errors.CheckpointRefused, match="file-linked-changeable"):
+                    workload.dump()
+                assert tree.is_alive(workload.tree)
+            else:
+                workload.cycle()
+    finally:
+        (home / second).unlink(missing_ok=True)
+
+
 def test_whose_a_path_is():
     assert not guard.can_change("/etc/passwd", USER)
     assert not guard.can_change("/", USER)

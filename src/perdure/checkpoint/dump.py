@@ -265,7 +265,7 @@ class _Attempts:
 
 def _refuse_others(images: Path, owner: Owner) -> None:
     """Refuse a tree that could not be brought back for `owner`: of these images no restore is made."""
-    found = problems((*identity.check_images(images, owner), *guard.named_sockets(images, owner)))
+    found = problems((*identity.check_images(images, owner), *guard.unsafe(images, owner)))
     if found:
         raise errors.CheckpointRefused(
             f"{found[0].code}: {found[0].subject}: {found[0].message}", hint=found[0].remedy or "", findings=found

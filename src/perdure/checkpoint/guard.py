@@ -41,16 +41,23 @@ def look_before(images: Path, owner: Owner) -> tuple[Finding, ...]:
     names = [name for name in sorted(paths.Paths(images).names) if can_change(name, owner)]
     with acting.as_owner(owner):
         walked = [(name, _walked(name)) for name in names]
-    return (*(_elsewhere(name, problem) for name, problem in walked if problem), *named_sockets(images, owner))
+    return (*(_elsewhere(name, problem) for name, problem in walked if problem), *unsafe(images, owner))
 
 
-def named_sockets(images: Path, owner: Owner) -> tuple[Finding, ...]:
-    """Return a problem for each Unix socket in the folder `images` whose name lies where `owner` could change what it leads to."""
-    return tuple(
+def unsafe(images: Path, owner: Owner) -> tuple[Finding, ...]:
+    """Return a problem for each thing in the folder `images` that CRIU would make again in a way that `owner` could turn to more."""
+    found = [
         finding("network-unix-named", text.printable(name), "is the name of a Unix socket, in a folder that the user can change", path=name)
         for name in paths.unix_names(images)
         if can_change(name, owner)
-    )
+    ]
+    for name in paths.linked(images):
+        if can_change(os.path.dirname(name), owner):
+            message = "has lost this name and lives on under another, in a folder that the user can change"
+            found.append(finding("file-linked-changeable", text.printable(name), message, path=name))
+    if paths.has_fanotify(images):
+        found.append(finding("file-kernel-object", "fanotify", "watches files; made again by root, it would see more than the user may"))
+    return tuple(found)
 
 
 def look_at(root: int, images: Path, owner: Owner) -> tuple[Finding, ...]:
@@ -78,6 +85,9 @@ class _Look:
         inner = process.status(pid).inner_pid
         for opened in self._told.of(inner):
             self._one(f"/proc/{pid}/{opened.way}", opened)
+        program, _ = process.executable(pid)
+        if program not in self._told.names:
+            self.found.append(_elsewhere(program, "is executed and was not at the checkpoint"))
         for mapping in mappings.of(pid):
             if mapping.is_file and not mapping.path.startswith(_ASYNCHRONOUS):
                 needs = _READ | (_WRITE if mapping.is_shared_writable else 0)

@@ -100,6 +100,17 @@ def unix_names(images: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def linked(images: Path) -> tuple[str, ...]:
+    """Return the lost names of open files that live on under another one: CRIU gives them that name for an instant."""
+    names = {one.id: one.name for one in openfiles.of(images) if isinstance(one, openfiles.RegularFile)}
+    return tuple(names[one.file] for one in remaps(images) if one.ghost is None and one.file in names)
+
+
+def has_fanotify(images: Path) -> bool:
+    """Tell whether the tree watches files with fanotify."""
+    return any(isinstance(one, openfiles.Other) and one.kind == "fanotify" for one in openfiles.of(images))
+
+
 def _fifos(images: Path) -> Iterator[tuple[int, int]]:
     for fields in _of_kind(images, _FIFO, _FIFO_ENTRY):
         yield wire.number(fields, 1), wire.number(fields, _FIFO_PATH)

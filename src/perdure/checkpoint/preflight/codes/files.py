@@ -115,6 +115,13 @@ GROUP = Group(
             "raise the limit, or let the program put the file where it keeps its name",
         ),
         Code(
+            "file-linked-changeable",
+            _P,
+            "an open file of an ordinary user's workload has lost its name and lives on under another one, in a folder that the user can"
+            " change: giving it back its name for an instant is root's work, and could be led elsewhere meanwhile",
+            "remove the other name as well, or keep the first",
+        ),
+        Code(
             "file-deleted-linked",
             _W,
             "a file on a disk lost the name it was opened by and lives on under another: it is found again only while that name stays",
