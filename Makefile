@@ -5,7 +5,7 @@ PYTEST_ARGS ?=
 REQUIRE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-apps check docs bench lock wheel clean fuzz
+.PHONY: help demo test test-apps test-gpu check docs bench bench-gpu lock wheel clean fuzz
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -24,6 +24,10 @@ test-apps: ## checkpoint, kill and bring back every application of the matrix
 	@scripts/setup apps
 	@$(PY) -m pytest -n0 -m 'criu' tests/apps $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
 
+test-gpu: ## on a machine with an NVIDIA GPU, as root: the tests that need one
+	@scripts/setup test
+	@$(PY) -m pytest -n0 -m gpu --require=gpu,criu $(PYTEST_ARGS)
+
 check: ## formatting, lint, types, layers, generated files, docs: no tests
 	@scripts/setup test
 	@$(PY) scripts/check
@@ -36,6 +40,10 @@ docs: ## build the documentation into build/docs
 bench: ## print the speed ratios and the coverage of intervals and verdicts
 	@scripts/setup bench
 	@.venv-bench/bin/python -m bench
+
+bench-gpu: ## on a machine with an NVIDIA GPU, as root: the whole proof, and its report in build/gpu-proof
+	@scripts/setup test
+	@scripts/gpu-proof --out build/gpu-proof $(PROOF_ARGS)
 
 fuzz: ## a million hostile lines through the reader
 	@scripts/setup test

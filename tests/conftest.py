@@ -30,6 +30,18 @@ def _lack_of_criu() -> str | None:
     return None
 
 
+def _lack_of_gpu() -> str | None:
+    """Why GPU state cannot be saved here. Without the driver's control device nothing is asked."""
+    if not Path("/dev/nvidiactl").exists():
+        return "no NVIDIA driver on this machine"
+    from perdure.checkpoint.host import gpu
+    from perdure.checkpoint.preflight import gpu_machine
+    from perdure.model.finding import problems
+
+    found = problems(gpu_machine.judge(gpu.look()))
+    return f"{found[0].code}: {found[0].message}" if found else None if os.geteuid() == 0 else "needs root"
+
+
 # What a marked test needs: how to tell that it is there.
 _NEEDS: dict[str, Callable[[], str | None]] = {
     "criu": _lack_of_criu,
@@ -41,6 +53,7 @@ _NEEDS: dict[str, Callable[[], str | None]] = {
         else "needs root, slurmdbd, sacct, sacctmgr and mariadbd"
     ),
     "cluster": lambda: rootfs.lack("24.11"),
+    "gpu": _lack_of_gpu,
     "postgres": lambda: (
         None if shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else "no PostgreSQL server on this machine"
     ),
@@ -69,6 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs root and an NVIDIA GPU whose state can be saved; run by `make test-gpu`")
     config.addinivalue_line("markers", "required_but_missing(reason): set by --require; the test fails")
     # The suite must not depend on the configuration of whoever runs it.
     for variable in [key for key in os.environ if key.startswith("PERDURE_")]:
