@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import msgspec
 
@@ -16,6 +17,11 @@ _POLL_S = 60.0
 """Between two looks at a job that is not preempted with a notice: its time limit changes rarely."""
 _LEAST_POLL_S = 2.0
 _SHARE_OF_GRACE = 0.2
+_LATE_S = 120.0
+"""A preemption strikes when Slurm's scheduler next looks, not at the second."""
+_REQUEUES_ENDED = (24, 11)
+"""First version that was seen to put a preempted job that ended within its grace into the queue again."""
+_GOES_ON = (Standing.RUNNING, Standing.SUSPENDED)
 _KILL_WAIT_S = 30.0
 """Slurm's default between SIGTERM and SIGKILL."""
 
@@ -29,8 +35,10 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     kill_wait_s: float
     grace_s: float | None
     """Between a preemption's announcement and its strike, for this job's partition; None: it is not preempted with a notice."""
-    comes_back_preempted: bool = False
-    """A job that ends in that time is put into the queue again by Slurm itself."""
+    cancels: bool = False
+    """Preempted jobs are cancelled there, rather than put into the queue again."""
+    requeues_ended: bool = False
+    """A preempted job that ends within its grace is put into the queue again."""
 
 
 class SlurmJob:
@@ -63,13 +71,17 @@ class SlurmJob:
         return job.judge(see(self._number, self._owner), restarts=self._restarts, grace_s=self._site.grace_s)
 
     def saved(self, reason: str) -> str:
-        """Requeue the job as its user, unless Slurm is ending this attempt already: a later one must not be hit."""
-        outlook = self.look()
-        if outlook.standing not in (Standing.RUNNING, Standing.SUSPENDED):
-            return f"{reason}; the job is being ended already"
-        if outlook.notice is not None and self._site.comes_back_preempted:
-            # Requeued by us, it would stay marked as preempted, and Slurm would run it once more when it is done (24.11.5).
-            return f"{reason}; Slurm puts the job into the queue again, and it goes on from its checkpoint"
+        """Requeue the job as its user, unless Slurm is ending this attempt already: a later one must not be hit.
+
+        A job that is preempted is Slurm's to requeue. In 24.11 it has to end within its grace: requeued by anybody, at the end of the grace
+        by Slurm itself too, it stays marked, and is run once more when it is done. In 22.05 one that ends within its grace has failed.
+        """
+        if not self._site.cancels:
+            if self._site.requeues_ended and self.look().notice is not None:
+                return f"{reason}; Slurm puts the job into the queue again, and it goes on from its checkpoint"
+            self._await_strike()
+        if self.look().standing not in _GOES_ON:
+            return f"{reason}; the job is being ended, and goes on from its checkpoint when it runs again"
         try:
             commands.run("scontrol", "requeue", str(self._number), owner=self._owner)
         except commands.Refused as error:
@@ -78,6 +90,16 @@ class SlurmJob:
                 hint=f"once that is possible: scontrol requeue {self._number}",
             ) from error
         return f"{reason}; the job was put into the queue again and goes on from its checkpoint"
+
+    def _await_strike(self) -> None:
+        """Wait until Slurm ends the attempt, where it has announced that; not longer than a while after it was to be."""
+        while True:
+            outlook = self.look()
+            if outlook.standing not in _GOES_ON or outlook.notice is None:
+                return
+            if time.time_ns() > outlook.notice.end_ns + int(_LATE_S * 1e9):
+                return
+            time.sleep(_LEAST_POLL_S)
 
     def lines(self, begun: Begun) -> tuple[str, ...]:
         """Return one line: which life this is, where, and what it goes on from."""
@@ -100,27 +122,31 @@ def site(owner: Owner, partition: str) -> Site:
         settings = _pairs(commands.run("scontrol", "show", "config", owner=owner))
     except commands.Refused as error:
         raise errors.SchedulerUnavailable(f"scontrol does not show its configuration: {error}", hint="see scontrol ping") from error
-    type_ = settings.get("PreemptType", "").rpartition("/")[2]
-    mode, grace_s = _preemption(owner, partition) if type_ not in ("", "none") else ("", None)
+    kind = settings.get("PreemptType", "").rpartition("/")[2]
+    fields = _partition(owner, partition) if kind not in ("", "none") else {}
+    mode = fields.get("PreemptMode", "OFF").partition(",")[0]
     return Site(
         cluster=settings.get("ClusterName", ""),
         kill_wait_s=_seconds(settings.get("KillWait", ""), _KILL_WAIT_S),
-        grace_s=grace_s,
-        comes_back_preempted=mode == "REQUEUE",
+        grace_s=None if mode == "OFF" else _seconds(fields.get("GraceTime", ""), 0.0),
+        cancels=kind == "partition_prio" and mode == "CANCEL",
+        requeues_ended=mode == "REQUEUE" and _version(settings.get("SLURM_VERSION", "")) >= _REQUEUES_ENDED,
     )
 
 
-def _preemption(owner: Owner, partition: str) -> tuple[str, float | None]:
-    """Return how jobs in `partition` are preempted, and after which grace; None: they are not, or nobody says."""
+def _partition(owner: Owner, partition: str) -> dict[str, str]:
+    """Return the fields of `partition`; none when nobody says."""
     if not partition:
-        return "", None
+        return {}
     try:
         shown = commands.run("scontrol", "-o", "show", "partition", partition, owner=owner)
     except commands.Refused:
-        return "", None
-    fields = dict(word.partition("=")[::2] for word in shown.split())
-    mode = fields.get("PreemptMode", "").partition(",")[0]
-    return mode, None if mode == "OFF" else _seconds(fields.get("GraceTime", ""), 0.0)
+        return {}
+    return dict(word.partition("=")[::2] for word in shown.split())
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]+", text)[:2])
 
 
 def _pairs(text: str) -> dict[str, str]:
