@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -330,6 +331,25 @@ def test_it_is_where_its_caller_is_control_groups_priority_and_processors(node):
             client.wait()
         wait_for(lambda: not (group / "cgroup.procs").read_text().split(), 120)
         group.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("around", "said"),
+    [(("unshare", "-m"), b"sees other mounts"), (("unshare", "-n"), b"another network"), (("setpriv", "--no-new-privs"), b"no_new_privs")],
+    ids=lambda words: words[0] if isinstance(words, tuple) else "",
+)
+def test_whoever_is_confined_is_refused(node, around, said):
+    before = node.noted("run", uid=ALICE)
+    done = subprocess.run(
+        [*around, *node.command(ALICE, "run", "--", "true")],
+        env=node.user_environment(ALICE),
+        cwd=node.home(ALICE),
+        capture_output=True,
+        timeout=240,
+    )
+    assert done.returncode == errors.Unsupported.exit_status, done.stderr.decode()
+    assert said in done.stderr
+    assert node.noted("run", uid=ALICE) == before
 
 
 def test_the_agent_killed_while_a_checkpoint_is_made_stops_nothing():
