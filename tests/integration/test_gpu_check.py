@@ -1,0 +1,207 @@
+"""`perdure check` of processes with CUDA, and `check --restore` of what was saved of one, on the stand-in driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from standin import world
+from standin.world import Gpu, Standin
+from supervised import Site, wait_for
+
+PROGRAM = Path(__file__).resolve().parents[1] / "standin/program.py"
+FIRST, SECOND, THIRD = (f"GPU-{number:08x}-1111-2222-3333-444444444444" for number in (1, 2, 3))
+MIB = 1 << 20
+
+pytestmark = [pytest.mark.criu, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the stand-in driver")]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in's libraries."""
+    return world.build(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, libraries: Path) -> Standin:
+    """A driver with two GPUs of 64 MiB."""
+    (tmp_path / "world").mkdir()
+    standin = Standin(tmp_path / "world", libraries)
+    new(standin)
+    standin.gpus(Gpu(FIRST, 64 * MIB), Gpu(SECOND, 64 * MIB))
+    return standin
+
+
+def new(driver: Standin, *besides: str) -> None:
+    """Make it a driver that can do all but hand GPU memory out."""
+    driver.driver(version="610.80.02", cuda=13030, features=("checkpoint", "remap", *besides))
+
+
+@pytest.fixture
+def site(tmp_path: Path, driver: Standin) -> Iterator[Site]:
+    made = Site(tmp_path)
+    made.environment |= driver.environment
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def program(site: Site) -> Iterator:
+    """Start Python code in a session of its own; it says ``ready`` or a number when it is."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str, **variables: str) -> tuple[int, str]:
+        source = "import ctypes, mmap, os, sys, time\nsys.stdout.reconfigure(line_buffering=True)\n" + textwrap.dedent(code)
+        process = subprocess.Popen(
+            [sys.executable, "-c", source + "\ntime.sleep(600)\n"],
+            env=site.environment | variables,
+            cwd=site.work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        line = process.stdout.readline()
+        assert line, "the program ended"
+        return process.pid, line.strip()
+
+    yield start
+    for process in started:
+        os.killpg(process.pid, 9)
+        process.wait()
+        process.stdout.close()
+
+
+USES = """
+from perdure.checkpoint.host.gpu_buffers import Buffers
+held = [Buffers(uuid, 1 << 20) for uuid in sys.argv[1:] or ["-"]]
+"""
+
+
+def check(site: Site, *arguments: object) -> dict[str, dict]:
+    """Findings about GPUs by code."""
+    done = site.run("check", *map(str, arguments), "--json")
+    assert done.returncode in (0, 4), done.stderr.decode()
+    return {finding["code"]: finding for finding in json.loads(done.stdout)["findings"] if "gpu" in finding["code"]}
+
+
+def test_one_with_cuda_of_its_own_may_hold_its_devices(site, program):
+    pid, _ = program(USES + "print('ready')")
+    assert check(site, pid) == {}
+
+
+def test_one_that_has_cuda_only_loaded_is_nothing_to_speak_of(site, program, driver):
+    pid, _ = program("library = ctypes.CDLL('libcuda.so.1')\nprint('ready')")
+    assert check(site, pid) == {}
+
+
+def test_a_worker_that_was_forked_after_cuda_began_is_named(site, program):
+    pid, worker = program(USES + "child = os.fork()\nif child: print(child)")
+    found = check(site, pid)
+    assert list(found) == ["gpu-device-held"]
+    assert found["gpu-device-held"]["pid"] == int(worker)
+    assert "nvidia" in found["gpu-device-held"]["path"]
+    assert "spawn" in found["gpu-device-held"]["remedy"]
+
+
+def test_a_worker_that_was_forked_before_is_fine(site, program):
+    pid, _ = program("child = os.fork()\nif not child: time.sleep(600)\n" + textwrap.dedent(USES) + "print('ready')")
+    assert check(site, pid) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "features", "code"),
+    [
+        ("550.54.15", (), "gpu-driver-old"),
+        ("610.57.04", ("checkpoint", "remap"), "gpu-driver-faulty"),
+        ("610.80.02", ("checkpoint", "remap", "mps"), "gpu-mps"),
+        ("610.80.02", ("checkpoint", "remap", "vgpu"), "gpu-virtual"),
+    ],
+)
+def test_a_driver_that_cannot_save_it_is_named(site, program, driver, version, features, code):
+    pid, _ = program(USES + "print('ready')")
+    driver.driver(version=version, cuda=13030, features=features)
+    found = check(site, pid)
+    assert code in found
+    assert found[code]["severity"] == "problem"
+
+
+def test_only_a_split_gpu_that_is_used_matters(site, program, driver):
+    pid, _ = program(USES + "print('ready')")
+    driver.gpus(Gpu(FIRST, 64 * MIB), Gpu(SECOND, 64 * MIB, mig=True))
+    assert check(site, pid) == {}
+    driver.gpus(Gpu(FIRST, 64 * MIB, mig=True), Gpu(SECOND, 64 * MIB))
+    assert check(site, pid)["gpu-mig"]["flag"] == FIRST
+
+
+def test_much_unified_memory_is_a_warning(site, program, driver):
+    managed = driver.root / "dev/nvidia-uvm"
+    managed.parent.mkdir(exist_ok=True)
+    managed.write_bytes(b"")
+    os.truncate(managed, 128 * MIB)
+    pid, _ = program(USES + f"device = open({str(managed)!r}, 'r+b')\nmemory = mmap.mmap(device.fileno(), 0)\nprint('ready')")
+    found = check(site, pid)
+    assert list(found) == ["gpu-managed-memory"]
+    assert "128 MiB" in found["gpu-managed-memory"]["message"]
+
+
+def test_nccl_over_several_gpus_wants_its_settings(site, program, tmp_path):
+    (tmp_path / "nccl.c").write_text("int ncclGetVersion(int *v) { return *v = 22307, 0; }\n")
+    library = tmp_path / "libnccl.so.2"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nccl.c"], check=True)
+    code = f"import sys; sys.argv[1:] = [{FIRST!r}, {SECOND!r}]\n" + textwrap.dedent(USES)
+    code += f"nccl = ctypes.CDLL({str(library)!r})\nprint('ready')"
+    pid, _ = program(code, NCCL_P2P_DISABLE="1")
+    found = check(site, pid)
+    assert found["gpu-nccl"]["flag"] == "NCCL_NVLS_ENABLE=0 NCCL_SHM_DISABLE=1"
+    pid, _ = program(code, NCCL_P2P_DISABLE="1", NCCL_NVLS_ENABLE="0", NCCL_SHM_DISABLE="1")
+    assert check(site, pid) == {}
+
+
+def test_several_processes_on_an_older_driver_may_share_memory(site, program, driver):
+    driver.driver(version="595.80.01", cuda=13020, features=("checkpoint", "remap"))
+    pid, _ = program("child = os.fork()\n" + textwrap.dedent(USES) + "if child: time.sleep(0.5)\nprint('ready')")
+    wait_for(lambda: "gpu-shared-memory" in check(site, pid), what="for both processes to use CUDA")
+    new(driver)
+    assert check(site, pid) == {}
+
+
+class TestRestore:
+    """What was saved of a process with 5 MiB on the first GPU."""
+
+    @pytest.fixture
+    def saved(self, site) -> str:
+        site.start("run", "--name", "a", "--every", "never", "--", sys.executable, str(PROGRAM), str(5 * MIB))
+        wait_for(lambda: b"at " in site.log("a"))
+        done = site.run("checkpoint", "a", "--stop", "--json")
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)["id"]
+
+    def test_each_thing_that_is_missing_here_has_its_code(self, site, saved, driver):
+        assert check(site, "--restore", saved) == {}
+        driver.gpus(Gpu(THIRD, 64 * MIB), Gpu(SECOND, 64 * MIB))
+        assert list(check(site, "--restore", saved)) == ["restore-gpu-other"]
+        driver.driver(version="610.80.02", cuda=12080, features=("checkpoint",))
+        assert "restore-gpu-other" in check(site, "--restore", saved), "what a version can do is told by its number"
+        new(driver)
+        driver.gpus(Gpu(FIRST, 64 * MIB))
+        assert list(check(site, "--restore", saved)) == ["restore-gpu-missing"]
+        driver.gpus(Gpu(FIRST, 4 * MIB), Gpu(SECOND, 4 * MIB))
+        assert list(check(site, "--restore", saved)) == ["restore-gpu-memory"]
+        driver.gpus(Gpu(FIRST, 64 * MIB), Gpu(SECOND, 64 * MIB))
+        driver.driver(version="575.51.03", cuda=12090, features=("checkpoint",))
+        found = check(site, "--restore", saved)
+        assert list(found) == ["restore-gpu-driver"]
+        assert "610.80.02" in found["restore-gpu-driver"]["remedy"]
+        driver.gpus(Gpu(THIRD, 64 * MIB), Gpu(SECOND, 64 * MIB))
+        assert {"restore-gpu-driver", "restore-gpu-remap"} == set(check(site, "--restore", saved))
+        (driver.root / "driver").unlink()
+        assert list(check(site, "--restore", saved)) == ["gpu-no-driver"]
