@@ -107,11 +107,12 @@ def test_saved_and_gone_on_with_it_loses_nothing_and_its_output_is_whole(node):
         assert told[0] in ("workload-missing", "store-missing"), told
     assert node.run(BOB, "restore", "move", "--from", "move@1.1").returncode in (10, 21)
     pin, unpin = (asked.StorePin(checkpoint="move@1.1", unpin=each) for each in (False, True))
-    verify, prune = asked.StoreVerify(name="move"), asked.StorePrune(names=("move",), keep_last=1)
-    verified, pinned, _, pruned = ask_as(node, ALICE, verify, pin, unpin, prune)
-    assert (verified["good"], verified["lost"]) == (["move@1.1"], [])
+    pinned, _ = ask_as(node, ALICE, pin, unpin)
     assert pinned == {"id": "move@1.1", "pinned": True}
-    assert pruned["removed"] == []
+    assert node.json(ALICE, "store", "prune", "move", "--keep-last", "1")["removed"] == []
+    verified = node.json(ALICE, "store", "verify")
+    assert "move@1.1" in verified["good"]
+    assert (verified["lost"], verified["damages"]) == ([], [])
     assert node.run(ALICE, "rm", "move", "--checkpoints").returncode == 0
     assert node.run(ALICE, "store", "ls", "move").returncode == errors.WorkloadMissing.exit_status
 

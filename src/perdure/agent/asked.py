@@ -57,6 +57,19 @@ class Stop(_Message, frozen=True, tag="stop"):
     grace_s: float = 10.0
 
 
+class Suspend(_Message, frozen=True, tag="suspend"):
+    """Move its GPU memory away."""
+
+    name: str
+    within_s: float = 60.0
+
+
+class Resume(_Message, frozen=True, tag="resume"):
+    """Bring its GPU memory back."""
+
+    name: str
+
+
 class Remove(_Message, frozen=True, tag="remove"):
     """Forget it, and its checkpoints where that is asked for."""
 
@@ -94,9 +107,7 @@ class StoreShow(_Message, frozen=True, tag="store-show"):
 
 
 class StoreVerify(_Message, frozen=True, tag="store-verify"):
-    """Read checkpoints again, all or those of one workload, and say which could not be restored."""
-
-    name: str | None = None
+    """Read all of the store again, and say what could not be restored."""
 
 
 class StorePin(_Message, frozen=True, tag="store-pin"):
@@ -133,6 +144,8 @@ What = (
     | Logs
     | Checkpoint
     | Stop
+    | Suspend
+    | Resume
     | Remove
     | Check
     | CheckRestore

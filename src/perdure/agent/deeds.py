@@ -10,31 +10,30 @@ import contextlib
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from perdure import errors
 from perdure._version import __version__
-from perdure.agent import asked, checks, slots
+from perdure.agent import asked, slots
 from perdure.agent.asked import Asked, Reply
 from perdure.agent.caller import Caller
 from perdure.agent.site import Site
 from perdure.model.checkpoint import NAME, CheckpointId, Manifest, Owner, check_name
-from perdure.store import gc, lock_records, pins, prune, verify
+from perdure.store import gc, lock_records, locks, pins, prune, verify
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.retention import Rules
 from perdure.supervisor import control, listing, lock, messages, place, removal, state, wire
-from perdure.supervisor.messages import Answer
 from perdure.supervisor.place import Place
 from perdure.supervisor.record import Workload
 
 _TELL_S = 30.0
 """A client that does not read for so long is given up."""
 _MARGIN_S = 60.0
-_MOST_GRACE_S = 86400.0
+_MOST_WAIT_S = 86400.0
 _LOG_CHUNK_S = 0.2
 
 Document = dict[str, Any]
@@ -146,24 +145,35 @@ def _logs(what: asked.Logs, deed: Deed) -> Document:
 
 @_do.register
 def _checkpoint(what: asked.Checkpoint, deed: Deed) -> Document:
-    deed.running(what.name)
-    wanted = messages.Checkpoint(stop=what.stop)
-    answer = control.ask(deed.folders.socket(what.name), wanted, on_event=deed.tell, patience_s=None)
-    return _answered(answer)
+    return _controlled(deed, what.name, messages.Checkpoint(stop=what.stop), patience_s=None)
 
 
 @_do.register
 def _stop(what: asked.Stop, deed: Deed) -> Document:
-    deed.running(what.name)
-    if not 0 <= what.grace_s <= _MOST_GRACE_S:
-        raise errors.QuantityError(f"a grace of {what.grace_s} s is out of range", hint=f"give at most {_MOST_GRACE_S:g}s")
-    wanted = messages.Stop(grace_s=what.grace_s)
-    answer = control.ask(deed.folders.socket(what.name), wanted, on_event=deed.tell, patience_s=what.grace_s + _MARGIN_S)
-    return _answered(answer)
+    _require_span("a grace", what.grace_s)
+    return _controlled(deed, what.name, messages.Stop(grace_s=what.grace_s), patience_s=what.grace_s + _MARGIN_S)
 
 
-def _answered(answer: Answer) -> Document:
-    found: Document = msgspec.to_builtins(answer)
+@_do.register
+def _suspend(what: asked.Suspend, deed: Deed) -> Document:
+    _require_span("a wait", what.within_s)
+    return _controlled(deed, what.name, messages.Suspend(within_s=what.within_s), patience_s=None)
+
+
+@_do.register
+def _resume(what: asked.Resume, deed: Deed) -> Document:
+    return _controlled(deed, what.name, messages.Resume(), patience_s=None)
+
+
+def _require_span(what: str, seconds: float) -> None:
+    if not 0 <= seconds <= _MOST_WAIT_S:
+        raise errors.QuantityError(f"{what} of {seconds} s is out of range", hint=f"give at most {_MOST_WAIT_S:g}s")
+
+
+def _controlled(deed: Deed, name: str, wanted: messages.Request, *, patience_s: float | None) -> Document:
+    """Ask the supervisor of the workload `name`, and return its answer."""
+    deed.running(name)
+    found: Document = msgspec.to_builtins(control.ask(deed.folders.socket(name), wanted, on_event=deed.tell, patience_s=patience_s))
     return found
 
 
@@ -178,6 +188,8 @@ def _remove(what: asked.Remove, deed: Deed) -> Document:
 
 @_do.register
 def _check(what: asked.Check, deed: Deed) -> Document:
+    from perdure.agent import checks
+
     known = deed.known(what.name) if what.name is not None else None
     pid, found = checks.save(deed.site, deed.owner, what, known)
     return {"pid": pid, "findings": msgspec.to_builtins(found)}
@@ -185,6 +197,8 @@ def _check(what: asked.Check, deed: Deed) -> Document:
 
 @_do.register
 def _check_restore(what: asked.CheckRestore, deed: Deed) -> Document:
+    from perdure.agent import checks
+
     with deed.repository() as repository:
         chosen = choose(repository, what.checkpoint)
         found = checks.restore(deed.site, deed.owner, repository, chosen, what.cpu_check)
@@ -225,17 +239,10 @@ def _show(what: asked.StoreShow, deed: Deed) -> Document:
 
 
 @_do.register
-def _verify(what: asked.StoreVerify, deed: Deed) -> Document:
-    with deed.repository() as repository:
+def _verify(_what: asked.StoreVerify, deed: Deed) -> Document:
+    with deed.repository() as repository, locks.shared(repository, purpose="verify", surroundings=Linux()):
         result = verify.verify(repository, threads=1, found=lambda _damage: None, progress=lambda _how_far: None)
-    is_of: Callable[[CheckpointId], bool] = lambda one: what.name is None or one.workload == what.name  # noqa: E731
-    return {
-        "objects": result.objects,
-        "size_bytes": result.size_bytes,
-        "damaged": [{"object": one.key, "message": one.message} for one in result.damages],
-        "good": [str(one) for one in result.good if is_of(one)],
-        "lost": [str(one) for one in result.lost if is_of(one)],
-    }
+        return {"result": msgspec.to_builtins(result), "workloads": list(repository.workloads())}
 
 
 @_do.register
@@ -260,11 +267,7 @@ def _prune(what: asked.StorePrune, deed: Deed) -> Document:
         planned = prune.plan(repository, rules, workloads=names, surroundings=surroundings)
         removed = () if what.dry_run else prune.apply(repository, planned, surroundings=surroundings)
         _collect(repository, removed)
-    return {
-        "decisions": [{"id": str(one.id), "keep": one.keep, "reason": one.reason} for one in planned.decisions],
-        "removed": [str(one) for one in removed],
-        "kept_bytes": planned.kept_bytes,
-    }
+    return {"plan": msgspec.to_builtins(planned), "removed": [str(one) for one in removed]}
 
 
 @_do.register

@@ -10,19 +10,22 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from perdure import errors
 from perdure.base import settings
-from perdure.checkpoint.criu import locate
-from perdure.checkpoint.preflight import cpu
 from perdure.model.checkpoint import Owner
 from perdure.supervisor import folders, quantities
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.place import Place
 from perdure.supervisor.scheduler import Scheduler
-from perdure.supervisor.wanted import Setup
+
+if TYPE_CHECKING:
+    from perdure.checkpoint.criu import locate
+    from perdure.checkpoint.preflight import cpu
+    from perdure.supervisor.wanted import Setup
 
 _SAVER_THREADS = 2
 _OPEN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -64,6 +67,9 @@ class Site(msgspec.Struct, frozen=True):
 
     def setup_of(self, owner: Owner, *, cpu_check: cpu.Check | None = None, scheduler: Scheduler | None = None) -> Setup:
         """Return what a supervisor of a workload of `owner` needs to know of this machine."""
+        from perdure.checkpoint.preflight import cpu
+        from perdure.supervisor.wanted import Setup
+
         return Setup(
             folders=self.folders_of(owner),
             place=lambda _known: self.place_of(owner),
@@ -75,6 +81,8 @@ class Site(msgspec.Struct, frozen=True):
 
     def criu(self) -> locate.Places:
         """Return where to look for CRIU."""
+        from perdure.checkpoint.criu import locate
+
         return locate.places(self.values, os.environ)
 
 

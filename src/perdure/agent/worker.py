@@ -15,12 +15,11 @@ import traceback
 import msgspec
 
 from perdure import errors
-from perdure.agent import asked, deeds, replies, seat, site, surroundings
+from perdure.agent import asked, replies, site
 from perdure.agent import request as requests
 from perdure.agent.asked import Reply
 from perdure.agent.audit import DEFAULT, Audit
 from perdure.agent.caller import Caller
-from perdure.agent.deeds import Deed
 from perdure.agent.replies import Ended
 from perdure.agent.site import Site
 from perdure.agent.trusted import Trusted
@@ -56,6 +55,8 @@ def main(words: list[str]) -> int:
 
 def _seat(channel: socket.socket, caller: Caller) -> int:
     """Become a seat, in the caller's own surroundings."""
+    from perdure.agent import seat, surroundings
+
     try:
         if caller.uid == 0:
             raise errors.UsageError("root asks no agent for a workload", hint="perdure run does without it")
@@ -75,6 +76,8 @@ def _seat(channel: socket.socket, caller: Caller) -> int:
 
 def _answer(channel: socket.socket, caller: Caller) -> int:
     """Read a request, do what it asks for, and answer it."""
+    from perdure.agent import deeds
+
     audit = _audit()
     about: dict[str, str | int | None] = {}
     what = "ask"
@@ -84,7 +87,7 @@ def _answer(channel: socket.socket, caller: Caller) -> int:
         what, about = str(wanted.what.__struct_config__.tag), deeds.subject(wanted)
         owner = _owner(wanted, caller)
         audit.note(what, uid=caller.uid, pid=caller.pid, result="begun", user=wanted.user, **about)
-        answer = Deed(channel, caller, owner, place).do(wanted.what)
+        answer = deeds.Deed(channel, caller, owner, place).do(wanted.what)
         reply, result = Reply(answer=answer), "done"
     except errors.PerdureError as error:
         reply, result = Reply(refused=wire.document(error)), error.code

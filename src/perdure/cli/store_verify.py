@@ -12,8 +12,9 @@ import msgspec
 from cyclopts import Parameter
 
 from perdure import errors
+from perdure.agent import asked
 from perdure.base import units
-from perdure.cli import console, findings, store_open
+from perdure.cli import agent_side, console, findings, store_open
 from perdure.store import locks, verify
 from perdure.store.locks import Lock
 from perdure.store.owners import Linux
@@ -33,6 +34,7 @@ def verify_(
     ] = False,
     store: store_open.StoreOption = None,
     key_file: store_open.KeyFileOption = None,
+    user: agent_side.User = None,
     common: console.Common = console.Common(),
 ) -> None:
     """Read every object of a store, check every hash and seal, and name what is damaged and which checkpoints that costs.
@@ -50,6 +52,10 @@ def verify_(
 
       perdure store verify --store s3://checkpoints/team --json
     """
+    agent = agent_side.find_for_store(common, store, key_file, user)
+    if agent is not None:
+        _ask(agent, common, refused=restore is not None or drop_damaged)
+        return
     if restore is not None:
         _try_out(restore, store, key_file, common)
         return
@@ -68,6 +74,22 @@ def verify_(
             result = verify.verify(repository, threads=place.threads, found=found, progress=progress)
         dropped = verify.drop_damaged(repository, result.damages, lock=lock) if drop_damaged and lock is not None else ()
         workloads = repository.workloads()
+    _tell(common, result, workloads, dropped)
+
+
+def _ask(agent: agent_side.Agent, common: console.Common, *, refused: bool) -> None:
+    """Let the agent do it, and show what it found."""
+    if refused:
+        raise errors.Unsupported("--restore and --drop-damaged are root's alone", hint="leave them out; perdure check --restore is yours")
+    answer = agent.ask(asked.StoreVerify())
+    result = msgspec.convert(answer["result"], Verified)
+    if not common.json:
+        for damage in result.damages:
+            _print(damage)
+    _tell(common, result, tuple(answer["workloads"]), ())
+
+
+def _tell(common: console.Common, result: Verified, workloads: tuple[str, ...], dropped: tuple[str, ...]) -> None:
     if common.json:
         console.print_json(_document(result, workloads, dropped))
     else:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from perdure import errors
+from perdure.agent import asked
 from perdure.base import units
-from perdure.cli import console, keep
+from perdure.cli import agent_side, console, keep
 from perdure.cli.checkpoint import require_running
+from perdure.model.checkpoint import check_name
 from perdure.supervisor import control, messages
 
 
@@ -19,6 +22,7 @@ def suspend(
     within: Annotated[
         str, Parameter(help="Longest wait for work on the GPU to come to rest; after it, the workload just goes on.")
     ] = "60s",
+    user: agent_side.User = None,
     common: console.Common = console.Common(),
 ) -> None:
     """Move a workload's GPU memory into the machine's memory, and free the GPU. Nothing is stored; the processes stay.
@@ -30,14 +34,19 @@ def suspend(
 
       perdure suspend first && perdure resume second
     """
-    folders = keep.where(console.load_settings(common))
-    keep.require(folders, name)
-    require_running(folders, name)
+    values = console.load_settings(common)
     within_s = units.parse_duration(within, name="--within")
     if within_s <= 0:
         raise errors.QuantityError(f"--within: {within!r} must be above 0", hint=f"write it like {units.DURATION_EXAMPLES}")
-    request = messages.Suspend(within_s=within_s)
-    answer = control.ask(folders.socket(name), request, on_event=lambda _event: None, patience_s=None)
+    agent = agent_side.find(values, user)
+    if agent is None:
+        folders = keep.where(values)
+        keep.require(folders, name)
+        require_running(folders, name)
+        request = messages.Suspend(within_s=within_s)
+        answer = control.ask(folders.socket(name), request, on_event=lambda _event: None, patience_s=None)
+    else:
+        answer = msgspec.convert(agent.ask(asked.Suspend(name=check_name(name), within_s=within_s)), messages.Answer)
     if common.json:
         console.print_json({"name": name, "state": answer.state, "gpu_bytes": answer.gpu_bytes, "took_s": answer.took_s})
         return
