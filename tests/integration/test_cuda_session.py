@@ -164,7 +164,12 @@ def test_a_driver_too_old_is_told_and_nothing_happens_to_the_process(world, help
 
 
 def test_work_that_does_not_end_in_time_is_left_running(world, helper, programs):
-    first, second = programs(0), programs(1, work_us=30_000_000)
+    first, second = programs(0), programs(1, work_us=600_000_000)
+    (world.root / "long").touch()
+    end_s = time.monotonic() + WAIT_S
+    while not (world.root / "working").exists():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
     with pytest.raises(errors.GpuFailed, match=rf"process {second.pid} .*CUDA_ERROR_NOT_READY"):
         session(helper, first, second, limits=Limits(lock_s=0.2, answer_s=60.0)).suspend()
     assert states(helper, first, second) == [State.RUNNING] * 2
@@ -268,6 +273,30 @@ def test_custom_storage_that_fails_is_replaced_by_the_way_through_host_memory(wo
     program.goes_on()
 
 
+@pytest.mark.parametrize("fault", [Fault("complete", 1, "error", 999), Fault("complete", 1, "late", 999), Fault("state", 3, "error", 999)])
+def test_memory_that_was_written_to_files_is_found_again_whatever_the_driver_says(world, helper, programs, tmp_path, fault):
+    program = programs()
+    folder = tmp_path / "gpu"
+    folder.mkdir()
+    world.faults(fault)
+    held = session(helper, program, folder=folder)
+    held.suspend()
+    held.resume()
+    program.goes_on()
+
+
+def test_a_helper_that_is_killed_after_it_wrote_the_files_costs_nothing(world, helper, programs, tmp_path):
+    program = programs()
+    folder = tmp_path / "gpu"
+    folder.mkdir()
+    world.faults(Fault("state", 3, "hang"))
+    held = session(helper, program, limits=Limits(lock_s=20.0, answer_s=4.0), folder=folder)
+    held.suspend()
+    held.resume()
+    program.goes_on()
+    assert len(world.calls("complete")) >= 2
+
+
 def test_who_has_no_cuda_or_is_another_process_by_now_is_never_given_to_the_driver(world, helper, programs):
     program = programs()
     (found,) = processes.find([program.pid, os.getpid()])
@@ -343,5 +372,6 @@ def states_of(world: Standin, helper: Helper, *programs: Program) -> list[State 
 
 
 def _breaks_off(faults: list[Fault]) -> bool:
-    """A driver that fails between handing memory out and taking it back leaves a process for which nothing can be done."""
-    return any(fault.operation == "complete" or fault.action == "late" for fault in faults)
+    """A driver that keeps back the handle, or does not take it back twice, leaves a process for which nothing can be done."""
+    handed_out = [fault for fault in faults if fault.action == "late" and fault.operation in ("checkpoint", "restore")]
+    return bool(handed_out) or sum(fault.operation == "complete" for fault in faults) > 1

@@ -832,6 +832,16 @@ struct kernel {
 	unsigned pause_us, work_us;
 };
 
+static int has_file(const char *name, int flags)
+{
+	char path[4096];
+	snprintf(path, sizeof path, "%s/%s", world(), name);
+	int file = open(path, O_RDONLY | O_CLOEXEC | flags, 0600);
+	if (file >= 0)
+		close(file);
+	return file >= 0;
+}
+
 static void *run_kernel(void *argument)
 {
 	struct kernel kernel = *(struct kernel *)argument;
@@ -841,8 +851,10 @@ static void *run_kernel(void *argument)
 		pthread_mutex_lock(&api);
 		kernel.memory[0]++;
 		kernel.memory[1] = kernel.memory[1] * 6364136223846793005ULL + 1442695040888963407ULL;
-		if (kernel.work_us && kernel.memory[0] > 20)
+		if (kernel.work_us && has_file("long", 0)) {
+			has_file("working", O_CREAT);
 			usleep(kernel.work_us);
+		}
 		pthread_mutex_unlock(&api);
 		usleep(kernel.pause_us);
 	}
@@ -850,7 +862,8 @@ static void *run_kernel(void *argument)
 }
 
 /* Not CUDA: work that never ends on a "GPU". It counts in the first word of `memory`, and follows a sequence in the second, so that a
- * step too many, too few or done twice shows. From the 20th on, each step takes `work_us`. */
+ * step too many, too few or done twice shows. While there is a file `long` in the world, each step takes
+ * `work_us`, and makes a file `working` first. */
 EXPORT int standinLaunch(uint64_t memory, unsigned pause_us, unsigned work_us)
 {
 	struct kernel *kernel = malloc(sizeof *kernel);

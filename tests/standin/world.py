@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import pytest
+
 FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 
 Operation = Literal["init", "state", "lock", "checkpoint", "restore", "unlock", "complete", "nvml"]
@@ -96,7 +98,8 @@ def build(folder: Path) -> Path:
     """Compile both libraries into `folder`, unless they are there; returns it."""
     sources = Path(__file__).parent
     compiler = shutil.which("cc")
-    assert compiler is not None
+    if compiler is None:
+        pytest.skip("needs a C compiler")
     for name in ("cuda", "nvidia-ml"):
         target = folder / f"lib{name}.so.1"
         if target.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from perdure.checkpoint.cuda import machine
@@ -77,7 +78,7 @@ class Simulated:
         return Told(pid, None, self.states[pid])
 
     def faulty(self, operation: Operation, pid: int) -> Told:
-        kinds = ["error", "late", "hang", "late hang", "idle"] + (["die", "fail"] if self.fatal else [])
+        kinds = ["error", "late", "hang", "late hang", "idle", "mute"] + (["die", "fail"] if self.fatal else [])
         trouble = self.rng.choice([Trouble.TIMED_OUT, Trouble.NO_MEMORY, Trouble.SYSTEM, Trouble.UNSUPPORTED, Trouble.OTHER])
         match self.rng.choice(kinds):
             case "error":
@@ -90,6 +91,8 @@ class Simulated:
             case "late hang":
                 self.do(operation, pid)
                 return Told(pid, problem(Trouble.HUNG))
+            case "mute":  # it does it, and does not say how they are now
+                return msgspec.structs.replace(self.do(operation, pid), state=None)
             case "idle":  # it says that it did it, and did not
                 return Told(pid, None, self.states[pid])
             case "die":

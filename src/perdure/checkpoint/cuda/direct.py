@@ -75,8 +75,28 @@ def checkpoint(cuda: Api, request: Request) -> tuple[Region, ...]:
         for stretch in stretches:
             rooms.take(stretch.uuid, stretch.size_bytes)
         _each(stretches, lambda stretch: _read(cuda, stretch, rooms.descriptors[stretch.uuid]))
+        # From here on the files may be the only copy, whatever the driver says.
+        kept = rooms.keep({stretch.uuid: stretch.size_bytes for stretch in stretches})
+        _complete(cuda, handle)
+        return kept
+
+
+def written(folder: str, pid: int) -> tuple[Region, ...]:
+    """Return the files that were written of process `pid`, for when nobody could tell any more: whole, if it is checkpointed now."""
+    found = []
+    for entry in os.scandir(folder):
+        of, _, uuid = entry.name.partition("-")
+        if of == str(pid) and uuid:
+            found.append(Region(uuid=uuid, path=entry.path, size_bytes=entry.stat(follow_symlinks=False).st_size))
+    return tuple(found)
+
+
+def _complete(cuda: Api, handle: int) -> None:
+    """Complete an operation; a driver that stumbles is asked once more, since only this handle leads out of the state."""
+    try:
         cuda.call("cuCheckpointOperationComplete", handle)
-        return rooms.keep({stretch.uuid: stretch.size_bytes for stretch in stretches})
+    except Refused:
+        cuda.call("cuCheckpointOperationComplete", handle)
 
 
 class _Rooms:
@@ -143,7 +163,7 @@ def restore(cuda: Api, request: Request) -> None:
             _each(stretches, lambda stretch: _write(cuda, stretch, targets[stretch.uuid]))
         except OSError as error:
             raise Refused(Trouble.FILES, f"saved GPU memory cannot be read: {error}") from error
-        cuda.call("cuCheckpointOperationComplete", handle)
+        _complete(cuda, handle)
 
 
 def _sizes_on_devices(pid: int) -> dict[str, int]:

@@ -150,7 +150,8 @@ class _Helper:
                 direct.restore(cuda, request)
             case Operation.UNLOCK:
                 cuda.call("cuCheckpointProcessUnlock", request.pid, None)
-        return Answer(number=request.number, state=_state(cuda, request.pid), regions=regions)
+        state = _state(cuda, request.pid) if request.operation is Operation.STATE else self._state_now(request)
+        return Answer(number=request.number, state=state, regions=regions)
 
     def _state_now(self, request: Request) -> State | None:
         if isinstance(self._cuda, Refused) or not request.pid or not processes.is_same(request.pid, request.start_ticks):

@@ -68,8 +68,10 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     members: tuple[Member, ...]
     asked: Operation = Operation.STATE
+    is_touched: bool = False
+    """Something was done to it since it was last known to run."""
     tries: int = 0
-    """Rounds without success on the way to running."""
+    """Rounds that did not help."""
     problem: Problem | None = None
     """What prevented that it was suspended, or made to run."""
     culprit: int | None = None
@@ -155,9 +157,11 @@ def _is_without(member: Member, told: Told | None, asked: Operation) -> bool:
 
 
 def _suspending(group: Group, failed: Told | None) -> Next:
-    failed = failed or _oddity(group)
     states = {member.state for member in group.members}
-    if failed is not None and group.asked is Operation.STATE and states <= {State.RUNNING, None}:
+    if failed is None and None in states and group.asked is not Operation.STATE and group.tries < TRIES:
+        return _look(msgspec.structs.replace(group, tries=group.tries + 1))  # it was done, and nobody said how they are now
+    failed = failed or _oddity(group)
+    if failed is not None and not group.is_touched and states <= {State.RUNNING, None}:
         return msgspec.structs.replace(group, phase=Phase.UNTOUCHED, problem=failed.problem, culprit=failed.pid), None
     if failed is not None:
         return resume(group, failed.problem, failed.pid)
@@ -232,7 +236,7 @@ def _look(group: Group, pause_s: float = 0.0) -> Next:
 
 def _ask(group: Group, operation: Operation, state: State) -> Next:
     pids = tuple(member.pid for member in group.members if member.state is state)
-    return msgspec.structs.replace(group, asked=operation), Ask(operation, pids)
+    return msgspec.structs.replace(group, asked=operation, is_touched=True), Ask(operation, pids)
 
 
 def _lost(group: Group, problem: Problem | None, culprit: int | None) -> Next:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint.cuda import machine, processes
+from perdure.checkpoint.cuda import direct, machine, processes
 from perdure.checkpoint.cuda.contract import Answer, CudaProcess, HeldDevice, Operation, Problem, Region, Request, Trouble
 from perdure.checkpoint.cuda.helper import Helper, unavailable
 from perdure.checkpoint.cuda.machine import Ask, Group, Phase, Told
@@ -58,6 +58,8 @@ class Session:
         self._group: Group | None = None
         self._attempts = 0
         self._failed_directly = False
+        self._unsure: dict[int, Path] = {}
+        """Where files may be of processes of which the helper could not tell whether it had written them."""
         self.regions: dict[int, tuple[Region, ...]] = {}
         """GPU memory in files, by PID; without an entry, it is in the process's own memory."""
         self.durations_s: dict[str, float] = {}
@@ -162,18 +164,25 @@ class Session:
             time_limit_ms=max(1, int(self._limits.lock_s * 1000)) if operation is Operation.LOCK else 0,
             mapping=self._mapping if is_restore else (),
             folder=str(self._folder) if self._folder is not None and operation is Operation.CHECKPOINT else None,
-            regions=self.regions.get(process.pid, ()) if is_restore else (),
+            regions=self._regions_of(process.pid) if is_restore else (),
         )
+
+    def _regions_of(self, pid: int) -> tuple[Region, ...]:
+        unsure = self._unsure.get(pid)
+        return self.regions.get(pid, ()) or (direct.written(str(unsure), pid) if unsure else ())
 
     def _note(self, pid: int, operation: Operation, answer: Answer) -> None:
         if answer.problem is not None and answer.problem.trouble in (Trouble.NO_DRIVER, Trouble.NO_BINDINGS) and self._is_untouched:
             raise unavailable(answer.problem)
-        if operation is Operation.CHECKPOINT and answer.problem is not None and self._folder is not None:
+        if operation is not Operation.CHECKPOINT:
+            return
+        self.regions.pop(pid, None)
+        self._unsure.pop(pid, None)
+        if answer.problem is not None and self._folder is not None:
             self._failed_directly = True
-        if operation is Operation.CHECKPOINT and answer.problem is None:
-            self.regions.pop(pid, None)
-            if answer.regions:
-                self.regions[pid] = answer.regions
+            self._unsure[pid] = self._folder
+        elif answer.regions:
+            self.regions[pid] = answer.regions
 
     @property
     def _is_untouched(self) -> bool:
