@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perdure.evaluation import placeholders
+from perdure.evaluation import placeholders, realised
 from perdure.evaluation.case import Case, count, verdict
 from perdure.evaluation.course import Course
 from perdure.evaluation.stretches import kind_of
@@ -145,8 +145,12 @@ def other_faults(case: Case) -> Mistake:
                 problems.append(
                     f"pair {pair[0].run.pair} met {_fault(first.fault, here)} unmanaged, and {_fault(second.fault, there)} managed"
                 )
+    schedule = realised.read(case.courses)
+    if schedule.probability is not None and schedule.probability < realised.DOUBTFUL:
+        problems.append(schedule.describe())
     injected = sum(len(course.interruptions) for course in case.courses)
-    clear = f"{count(injected, 'fault')} as planned, the same in both arms"
+    even = "" if schedule.probability is None else f"; their places are even chances, p = {schedule.probability:.3f}"
+    clear = f"{count(injected, 'fault')} as planned, the same in both arms{even}"
     return verdict("other-faults", "faults unlike the schedule", problems, clear)
 
 

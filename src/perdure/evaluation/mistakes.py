@@ -8,7 +8,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from perdure.evaluation import case as cases
 from perdure.evaluation import doubts, evidence
@@ -47,7 +47,7 @@ def no_baseline(case: Case) -> Mistake:
         problems.append(f"{count(len(measured), 'run')} of the workload as it is today: two show a spread")
     if not beside:
         problems.append("no unmanaged run beside the managed ones")
-    elsewhere = {course.run.node for course in case.courses} - {run.node for run in measured}
+    elsewhere = _nodes(course.run.node for course in case.courses) - _nodes(run.node for run in measured)
     if measured and elsewhere:
         problems.append(f"no baseline on {_listed(elsewhere)}")
     clear = f"{count(len(measured), 'unmanaged run')} measured before, {len(beside)} beside the managed ones, on the same nodes"
@@ -167,6 +167,11 @@ def _is_perdure(words: tuple[str, ...]) -> bool:
         return True
     module = words.index("-m") if "-m" in words else len(words)
     return words[module + 1 : module + 2] == ("perdure",) and all(word.startswith("-") for word in words[1:module])
+
+
+def _nodes(texts: Iterable[str]) -> set[str]:
+    """Return the names in lists of nodes: a job that was interrupted may have run on several."""
+    return {name for text in texts for name in text.split(",")}
 
 
 def _listed(names: set[str]) -> str:

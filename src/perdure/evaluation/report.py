@@ -11,13 +11,28 @@ from typing import Any, Literal
 import msgspec
 
 from perdure._version import __version__
-from perdure.evaluation import canonical, coldtable, course, headline, leaving, measures, mistakes, outcome, rto, standing, timeline, window
+from perdure.evaluation import (
+    canonical,
+    coldtable,
+    course,
+    headline,
+    leaving,
+    measures,
+    mistakes,
+    outcome,
+    realised,
+    rto,
+    standing,
+    timeline,
+    window,
+)
 from perdure.evaluation.coldtable import ColdStart
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.headline import Headline
 from perdure.evaluation.leaving import ExitTest
 from perdure.evaluation.outcome import RecipeOutcome
 from perdure.evaluation.paper import Amendment, Change, Lock
+from perdure.evaluation.realised import Realised
 from perdure.evaluation.standing import Standing
 from perdure.evaluation.timeline import Timeline
 from perdure.evaluation.window import ArmHours
@@ -72,6 +87,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     window: tuple[ArmHours, ...]
     """All hours of each arm, summed."""
     rto: tuple[RtoStatement, ...]
+    schedule: Realised
+    """The faults as they struck."""
     timelines: tuple[Timeline, ...]
     cold_start: ColdStart
     matrix: tuple[RecipeOutcome, ...]
@@ -110,6 +127,7 @@ def build(found: Standing, findings: Findings, exit_tests: Sequence[ExitTest]) -
         measures=findings.measures,
         window=window.summarise(runs),
         rto=findings.rto,
+        schedule=realised.read([course.read(run) for run in runs if course.counts(run)]),
         timelines=timeline.of_runs(run for run in runs if course.counts(run)),
         cold_start=cold,
         matrix=outcome.of_runs(runs),

@@ -69,11 +69,20 @@ def distance(gaps: Sequence[float], rate: float) -> tuple[float, float]:
     """
     if not gaps:
         raise ValueError("there are no gaps to compare")
-    count = len(gaps)
+    return evenness([-math.expm1(-rate * gap) for gap in gaps])
+
+
+def evenness(shares: Sequence[float]) -> tuple[float, float]:
+    """Compare `shares`, each 0 to 1, with the uniform distribution, by Kolmogorov and Smirnov; returns D and its probability as `distance`.
+
+    Raises ValueError without shares.
+    """
+    if not shares:
+        raise ValueError("there are no shares to compare")
+    count = len(shares)
     largest = 0.0
-    for index, gap in enumerate(sorted(gaps)):
-        expected = -math.expm1(-rate * gap)
-        largest = max(largest, expected - index / count, (index + 1) / count - expected)
+    for index, share in enumerate(sorted(shares)):
+        largest = max(largest, share - index / count, (index + 1) / count - share)
     root = math.sqrt(count)
     return largest, _kolmogorov((root + 0.12 + 0.11 / root) * largest)
 

@@ -81,7 +81,7 @@ def _moved(events: Sequence[Event], ran: Sequence[Attempt], origin_unix_s: float
             newest_s = at_s
             life = 1
         elif event.kind is EventKind.DETECTED and life:
-            at_s = min(at_s, max(fault_s, _on_clock(ran[life - 1].end_s, origin_unix_s, at_s)))
+            at_s = min(at_s, max(fault_s, newest_s, _on_clock(ran[life - 1].end_s, origin_unix_s, at_s)))
         elif event.kind is EventKind.RESTARTED:
             at_s = min(at_s, max(newest_s + _APART_S, fault_s, _on_clock(ran[life].start_s, origin_unix_s, at_s)))
             data = data | {"queued_s": _queued_s(ran[life - 1], ran[life])}

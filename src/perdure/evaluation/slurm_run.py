@@ -116,7 +116,8 @@ class SlurmRun:
         for each in self._coming:
             data: dict[str, Any] = {"kind": each.kind.value} | ({} if each.drawn_s is None else {"drawn_s": each.drawn_s})
             self._event(EventKind.FAULT_PLANNED, each.counter, data)
-        limit_s = self._plan.faults.time_limit_s if FaultKind.TIME_LIMIT in self._plan.faults.kinds else None
+        is_limited = any(each.kind is FaultKind.TIME_LIMIT for each in self._coming)
+        limit_s = self._plan.faults.time_limit_s if is_limited else None
         path = there.raw / slurm_script.SCRIPT
         command = [there.expand(word) for word in work.command]
         path.write_text(slurm_script.script(command, self._recorder.run_id, there.raw, self._plan.versions), "utf-8")
