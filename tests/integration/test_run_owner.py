@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -45,7 +47,9 @@ class Desk:
         self.run_dir, self.state, self.store = self.root / "run", self.root / "state", self.root / "store"
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *argv: str, environment: dict | None = None, options: dict | None = None, **more) -> subprocess.Popen[bytes]:
+    def start(
+        self, *argv: str, environment: dict | None = None, options: dict | None = None, terminal: int | None = None, **more
+    ) -> subprocess.Popen[bytes]:
         told = {
             "uid": USER.uid,
             "gid": USER.gid,
@@ -64,10 +68,11 @@ class Desk:
             [sys.executable, str(ROOT / "tests/owner_run.py"), json.dumps(told)],
             cwd="/",
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "HOME": "/nonexistent", "OURS": "secret"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
+            stdout=subprocess.PIPE if terminal is None else terminal,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=None if terminal is None else lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no thread runs here
         )
         self._started.append(process)
         return process
@@ -143,7 +148,8 @@ class Desk:
             if process.poll() is None:
                 self.kill(process)
             for pipe in (process.stdout, process.stderr):
-                pipe.close()
+                if pipe is not None:
+                    pipe.close()
 
 
 @pytest.fixture
@@ -214,6 +220,44 @@ def test_folders_of_a_user_are_roots_and_lead_nobody_anywhere(desk):
     assert stat.S_IMODE((live / "control.sock").stat().st_mode) == 0o600
     epoch = subprocess.run(["cat", str(live / "epoch")], user=USER.uid, group=USER.gid, extra_groups=[], capture_output=True, check=True)
     assert epoch.stdout == b"1\ncount\n"
+
+
+def test_checkpoints_come_by_the_clock(desk):
+    first = desk.counter(10_000, options={"every": 1.0, "keep": 2})
+    wait_for(lambda: desk.checkpoints()[-1:] >= ["00000001.00000003"], what="for three checkpoints")
+    with desk.repository() as repository:
+        kept = [repository.head(one) for one in repository.checkpoints("count")]
+    assert kept[-1].created_ns - kept[-2].created_ns >= 1e9
+    desk.kill(first)
+    status, _, err = desk.ended(desk.start("true", fresh=True))
+    assert status == 0, err
+
+
+def test_a_terminal_is_the_users_in_every_life(desk):
+    script = (
+        "import os\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    word = input()\n"
+        "    print('got', word, os.stat(os.ttyname(0)).st_uid, open(os.ttyname(0), 'w').isatty(), flush=True)\n"
+    )
+    (desk.home / "echo.py").write_text(script)
+    for word in ("first", "second"):
+        master, slave = os.openpty()
+        try:
+            process = desk.start(PYTHON, "echo.py", terminal=slave)
+            wait_for(lambda: b"ready" in desk.log(), what="for the program")
+            if word == "second":
+                desk.hear(process, "goes on from")
+            os.write(master, word.encode() + b"\n")
+            wait_for(lambda word=word: f"got {word} {USER.uid} True".encode() in desk.log(), what=f"for {word}")
+            if word == "first":
+                desk.save(process)
+            desk.kill(process)
+        finally:
+            os.close(master)
+            os.close(slave)
+    assert b"got first" in desk.log()
 
 
 def test_the_log_of_another_machine_is_made_whole(desk):
