@@ -237,6 +237,14 @@ def test_names_that_are_no_text_become_json():
     assert msgspec.json.decode(msgspec.json.encode(finding))["path"] == "/tmp/\0fe"
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"), [("srun", ["process-scheduler-client"]), ("salloc", ["process-scheduler-client"]), ("srunner", [])]
+)
+def test_slurms_commands_that_wait_for_a_step_are_no_part_of_a_workload(command, expected):
+    one = member(stat=msgspec.structs.replace(STAT, command=command))
+    assert [name for name in names(processes.check(scene(one), Plan())) if name.startswith("process-scheduler")] == expected
+
+
 class TestCodes:
     """The one list of codes."""
 

@@ -68,7 +68,7 @@ def test_a_job_that_may_not_be_requeued_would_not_come_back():
     "text", ["", "\n", "slurm_load_jobs error: Invalid job id specified", "|main|1|2|N/A|0|1|None|", line().replace("|0|", "|x|")]
 )
 def test_what_is_no_line_of_squeue_is_refused(text):
-    with pytest.raises(ValueError, match="squeue|invalid literal"):
+    with pytest.raises(ValueError, match=r"squeue|invalid literal"):
         job.parse(text)
 
 

@@ -14,6 +14,8 @@ from perdure.model.finding import Finding
 
 _SCHED_DEADLINE = 6
 _NESTED = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time", "time_for_children")
+_CLIENTS = frozenset({"srun", "salloc", "sattach"})
+"""Slurm's commands that stay connected to a step."""
 _OF_ROOT = {"mnt": "mount", "user": "user"}
 """Namespaces that the tree has to share with who saves it, and their names in words."""
 
@@ -49,6 +51,8 @@ def _state(member: Member) -> Iterator[Finding]:
         yield about.process("process-uninterruptible", member, "waits in the kernel and cannot be stopped (state D)")
     elif state == "T":
         yield about.process("process-stopped", member, "is stopped")
+    if member.stat.command in _CLIENTS and not member.is_dead:
+        yield about.process("process-scheduler-client", member, "waits for a step of the job that is no part of this workload")
     if member.shares_memory_with is not None:
         yield about.process("process-shared-memory", member, f"lives in the memory of process {member.shares_memory_with}")
 

@@ -49,6 +49,12 @@ GROUP = Group(
             "",
         ),
         Code(
+            "process-scheduler-client",
+            _P,
+            "a process is Slurm's srun or its like and waits for a step outside the workload: brought back, it would wait for ever",
+            "let the step be saved by itself: perdure run behind srun, or a job that is opted in",
+        ),
+        Code(
             "process-namespace",
             _P,
             "a process lives in a namespace of its own inside the workload, as containers and sandboxes do",
