@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import evaluations
@@ -148,6 +149,26 @@ def test_the_script_tells_of_its_node_and_becomes_the_command(tmp_path):
     assert found.versions["one"] == "version 1"
     assert "none" in found.versions
     assert slurm_script.environment("", evaluations.ENVIRONMENT) == msgspec.structs.replace(evaluations.ENVIRONMENT, gpus=())
+
+
+def test_a_node_with_gpus_tells_of_them_and_their_driver(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        """#!/bin/sh
+case $* in
+*name,uuid*) printf 'NVIDIA H200, GPU-1\\nNVIDIA H200, GPU-2\\n' ;;
+*driver_version*) printf '570.86\\n570.86\\n' ;;
+*) printf '| NVIDIA-SMI 570.86    Driver Version: 570.86    CUDA Version: 12.8     |\\n' ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "job.sh").write_text(slurm_script.script(["true"], "run-1", tmp_path, {}))
+    subprocess.run(["sh", str(tmp_path / "job.sh")], check=True)
+    found = slurm_script.environment((tmp_path / slurm_script.FACTS).read_text(), evaluations.ENVIRONMENT)
+    assert found.gpus == ("NVIDIA H200 GPU-1", "NVIDIA H200 GPU-2")
+    assert (found.driver_version, found.cuda_version) == ("570.86", "12.8")
 
 
 def test_faults_that_slurm_cannot_do_or_that_the_site_must_say_how(tmp_path):

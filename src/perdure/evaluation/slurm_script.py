@@ -21,6 +21,13 @@ OUTPUT = "job-output.log"
 SCRIPT = "job.sh"
 FACTS = "node-facts.txt"
 _VERSION = "version:"
+_GPUS = (
+    "if command -v nvidia-smi >/dev/null; then",
+    "nvidia-smi --query-gpu=name,uuid --format=csv,noheader | sed 's/, / /;s/^/gpu=/'",
+    "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sed 's/^/driver=/'",
+    "nvidia-smi | sed -n 's/.*CUDA Version: *\\([0-9.]*\\).*/cuda=\\1/p'",
+    "fi",
+)
 _KEY = re.compile(r"[a-z][a-z-]*")
 
 
@@ -34,7 +41,7 @@ def script(command: Sequence[str], run_id: str, raw: Path, versions: Mapping[str
         "sed -n '/^model name/{s/^model name.*: /cpu_model=/p;q}' /proc/cpuinfo",
         "echo cores=$(nproc)",
         "sed -n 's/^MemTotal: *\\([0-9]*\\) kB/memory_kib=\\1/p' /proc/meminfo",
-        "if command -v nvidia-smi >/dev/null; then nvidia-smi --query-gpu=name,uuid --format=csv,noheader | sed 's/, / /;s/^/gpu=/'; fi",
+        *_GPUS,
         *(f"echo {shlex.quote(_VERSION + name)}=$({shlex.join(argv)} 2>&1 | head -n 1)" for name, argv in sorted(versions.items())),
     ]
     return (
@@ -107,6 +114,8 @@ def environment(told: str, login: Environment) -> Environment:
         cores=_number(facts.get("cores")) or login.cores,
         memory_bytes=_number(facts.get("memory_kib")) * 1024 or login.memory_bytes,
         gpus=tuple(gpus),
+        driver_version=facts.get("driver") or None,
+        cuda_version=facts.get("cuda") or None,
         versions=versions or login.versions,
     )
 
