@@ -88,7 +88,7 @@ class Heard:
     def __init__(self, reactor, scheduler, *, end_ns=None):
         self.reactor = reactor
         self.voice = Spoken()
-        self.ends, self.notices = [], []
+        self.ends, self.notices, self.overs = [], [], []
         self.allotment = Allotment(
             scheduler,
             reactor,
@@ -96,6 +96,7 @@ class Heard:
             end_ns=end_ns,
             changed=lambda: self.ends.append(self.allotment.end_ns),
             noticed=self.notices.append,
+            over=lambda: self.overs.append(True),
         )
 
     def until(self, holds):
@@ -210,3 +211,16 @@ def test_a_grace_that_is_too_short_is_said_once_and_only_when_it_is(hear):
     assert heard.voice.words == [
         "a checkpoint took 11s, a preemption leaves 10s: it cannot be saved then, and goes back to the checkpoint before"
     ]
+
+
+def test_a_scheduler_that_has_gone_on_without_us_is_heard_once_and_one_look_is_not_enough(hear):
+    gone = Outlook(standing=Standing.LEAVING, end_ns=None)
+    seen_once = hear(Answering(gone, running(100)))
+    seen_once.allotment.start()
+    seen_once.until(lambda: seen_once.allotment.end_ns == 100)
+    assert seen_once.overs == []
+    scheduler = Answering(running(100), gone)
+    heard = hear(scheduler)
+    heard.allotment.start()
+    heard.until(lambda: scheduler.asked > 5)
+    assert heard.overs == [True]

@@ -22,6 +22,7 @@ Heard = Callable[[Outlook | None], None]
 
 _AGAIN_S = 2.0
 _LONGEST_AGAIN_S = 30.0
+_LOOKS_OVER = 2
 
 
 class _Leaving(msgspec.Struct, frozen=True):
@@ -33,7 +34,9 @@ class _Leaving(msgspec.Struct, frozen=True):
 
 
 class Allotment:
-    """Asks `scheduler` from `start` on. `changed` is told whenever the end moved, `noticed` of an announced end, once each."""
+    """Asks `scheduler` from `start` on. `changed` is told whenever the end moved, `noticed` of an announced end, once each; `over` when
+    the scheduler has gone on without us: it ended this attempt, and whoever was to tell us did not.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class Allotment:
         end_ns: int | None,
         changed: Callable[[], None],
         noticed: Callable[[Notice], None],
+        over: Callable[[], None],
     ) -> None:
         self._scheduler = scheduler
         self._reactor = reactor
@@ -51,6 +55,8 @@ class Allotment:
         self._end_ns = end_ns
         self._changed = changed
         self._noticed = noticed
+        self._over = over
+        self._looks_over = 0
         self._known: Outlook | None = None
         self._told: Notice | None = None
         self._heard: list[Heard] = []
@@ -146,6 +152,10 @@ class Allotment:
         before, self._known = self.end_ns, outlook
         if self._closed:
             return
+        # Once may be seen while SIGTERM is on its way.
+        self._looks_over = self._looks_over + 1 if outlook.standing is Standing.LEAVING else 0
+        if self._looks_over == _LOOKS_OVER:
+            self._over()
         if outlook.notice is not None and outlook.returns and outlook.notice != self._told:
             self._told = outlook.notice
             self._noticed(outlook.notice)

@@ -64,7 +64,9 @@ class Keeper:
         self._reactor = reactor
         self._console = console
         self._voice = voice
-        self._allotment = Allotment(scheduler, reactor, voice, end_ns=end_ns, changed=self._arm, noticed=self._announced)
+        self._allotment = Allotment(
+            scheduler, reactor, voice, end_ns=end_ns, changed=self._arm, noticed=self._announced, over=self._terminated
+        )
         self._triggers = Triggers(life.options, now_s=now_s())
         self._checkpoints = Checkpointing(life, reactor, console, tell=self._tell, ended=self._checkpoint_ended)
         self._suspending = Suspending(life, reactor, changed=self._moved, lost=self._lost_by_driver)
@@ -345,6 +347,9 @@ class Keeper:
         self._is_gone = True
         status = ending.reap(self._life.tree.pid)
         self._checkpoints.tree_ended()
+        ran_out = self._lease.close()
+        if ran_out is not None and self._error is None:
+            self._lost(ran_out)
         if self._planned is not None or self._stopping or not self._allotment.is_asked:
             self._end_with(status, interrupted=False)
         else:

@@ -5,9 +5,11 @@ A life that cannot renew must stop, since another machine may have taken over, u
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from perdure import errors
+from perdure.supervisor.deadman import DeadMan
 from perdure.supervisor.jobs import Job
 from perdure.supervisor.life import Life
 from perdure.supervisor.reactor import Reactor, Timer
@@ -33,11 +35,16 @@ class Lease:
         self._lost = lost
         self._timer: Timer | None = None
         self._said = False
+        self._deadman: DeadMan | None = None
         self.is_busy = False
         """A renewal is going on."""
 
     def start(self) -> None:
         """Renew from now on."""
+        if not self._life.place.is_here:
+            with contextlib.suppress(ProcessLookupError):
+                self._deadman = DeadMan(self._life.held, self._life.tree.pid)
+                self._deadman.start()
         self._again(self._life.held.ttl_s / _RENEWALS_A_TTL)
 
     def renew_now(self) -> None:
@@ -48,6 +55,20 @@ class Lease:
             self._life.held.renew()
         except errors.PerdureError as error:
             self._judge(error)
+
+    def close(self) -> errors.StaleLife | None:
+        """The workload has ended. Returns why, if it was for the lease: the store had not answered until it ran out."""
+        if self._deadman is None:
+            return None
+        self._deadman.close()
+        if not self._deadman.has_struck:
+            return None
+        error = errors.StaleLife(
+            f"{self._life.name}: the store did not answer for {self._life.held.ttl_s:g} s: its lease ran out, and it was ended",
+            hint="another machine may have taken it over; the same command again continues it where that is not so",
+        )
+        error.__cause__ = errors.StoreUnavailable("the store does not answer", hint="see whether its folder can be reached")
+        return error
 
     def _again(self, pause_s: float) -> None:
         if self._timer is not None:

@@ -56,6 +56,10 @@ from perdure.supervisor.state import Database
 from perdure.supervisor.voice import Voice
 from perdure.supervisor.wanted import Setup, Wanted
 
+_PATIENCE_S = 900.0
+"""A scheduler that lost sight of a copy asks it to leave within minutes of seeing it again."""
+_AGAIN_S = 3.0
+
 
 def run(wanted: Wanted, setup: Setup, *, detach: bool, voice: Voice) -> int:
     """Do what is wanted and keep the workload until it ends; returns what the command ends with.
@@ -112,6 +116,8 @@ class _Beginning:
         self._voice = voice
         self._starter = starter
         self._damage = resume.Damage()
+        self._patient_until_s = time.monotonic() + _PATIENCE_S
+        self._has_waited = False
 
     def keep(self) -> int:
         """Begin, and keep the workload until it ends."""
@@ -130,6 +136,21 @@ class _Beginning:
                     except errors.CheckpointDamaged as error:
                         # Nothing runs, and the damaged one is not taken again: each turn there is one candidate less.
                         self._voice.say(str(error))
+                    except errors.WorkloadBusy as error:
+                        self._wait_for_the_other(reactor, error)
+
+    def _wait_for_the_other(self, reactor: Reactor, error: errors.WorkloadBusy) -> None:
+        """Wait a while where a scheduler has given this workload to us: its copy elsewhere hears of that, or loses its lease, and ends.
+
+        Raises `error` where there is no scheduler, or that has taken too long.
+        """
+        if self._setup.scheduler is None or time.monotonic() > self._patient_until_s:
+            raise error
+        if not self._has_waited:
+            self._has_waited = True
+            self._voice.say(f"{error}; waiting for its end")
+        with signals.delivered(reactor, self._wanted.line):
+            time.sleep(_AGAIN_S)
 
     def _record(self, known: Workload | None) -> Workload:
         """Return what is to be remembered of the workload, from what is wanted and what is known."""
