@@ -16,14 +16,14 @@ import time
 import msgspec
 
 from perdure import errors
-from perdure.agent import seat, surroundings
+from perdure.agent import seat, site, surroundings
 from perdure.agent.caller import Caller
 from perdure.agent.surroundings import Surroundings
 from perdure.agent.trusted import Trusted
 from perdure.model.checkpoint import Owner
 from perdure.slurm import naming, optin, scheduler
 from perdure.slurm.scheduler import SlurmJob
-from perdure.supervisor import wire
+from perdure.supervisor import place, wire
 
 CHANNEL = 3
 """The descriptor of the socket to the task."""
@@ -62,6 +62,8 @@ def sit(facts: Facts) -> int:
         try:
             found, is_first = _find(facts)
             around = _take_seat(channel, facts.task_pid)
+            if not is_first:
+                _wait_for_store(channel, facts.owner)
         except (_Unmanaged, errors.PerdureError) as error:
             hint = f" ({error.hint})" if isinstance(error, errors.PerdureError) and error.hint else ""
             _say(channel, unmanaged=f"{error}{hint}; it runs unmanaged")
@@ -89,7 +91,7 @@ def _find(facts: Facts) -> tuple[SlurmJob, bool]:
     for left in reversed(range(_TRIES)):
         try:
             seen = scheduler.see(facts.job, facts.owner)
-            site = scheduler.site(facts.owner, seen.partition)
+            around = scheduler.site(facts.owner, seen.partition)
             break
         except errors.SchedulerUnavailable:
             if not left:
@@ -97,7 +99,7 @@ def _find(facts: Facts) -> tuple[SlurmJob, bool]:
             time.sleep(_PAUSE_S)
     if not seen.may_requeue:
         raise _Unmanaged("a job that may not be put into the queue again (--no-requeue) is not saved")
-    return SlurmJob(facts.job, seen.restarts, facts.owner, site), seen.restarts == 0
+    return SlurmJob(facts.job, seen.restarts, facts.owner, around), seen.restarts == 0
 
 
 def _take_seat(channel: socket.socket, pid: int) -> Surroundings:
@@ -116,6 +118,30 @@ def _take_seat(channel: socket.socket, pid: int) -> Surroundings:
         return found
     finally:
         os.close(pidfd)
+
+
+def _wait_for_store(channel: socket.socket, owner: Owner) -> None:
+    """Wait a while for a store that is away: the job's checkpoints are in it, and its copy on a node that was cut off may still run.
+
+    Raises `_Unmanaged` when the task ends meanwhile, `errors.StoreUnavailable` when it stays away.
+    """
+    until_s, has_said = time.monotonic() + _STORE_S, False
+    poll = select.poll()
+    poll.register(channel, select.POLLRDHUP)
+    while True:
+        try:
+            with place.opened(site.read(os.environ).place_of(owner)):
+                return
+        except errors.StoreMissing:
+            return
+        except errors.StoreUnavailable as error:
+            if time.monotonic() > until_s:
+                raise
+            if not has_said:
+                _say(channel, said=f"{error}; waiting for the store")
+                has_said = True
+        if poll.poll(_PAUSE_S * 1000):
+            raise _Unmanaged("the task has ended")
 
 
 def _say(channel: socket.socket, **words: str) -> None:

@@ -23,6 +23,7 @@ from perdure.store.lives import HeldLife
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.supervisor import (
+    allocation,
     background,
     engine,
     gate,
@@ -297,6 +298,8 @@ class _Beginning:
             path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             files.write_text(path, text, mode=0o644)
             gate.make(path)
+            if self._setup.scheduler is not None:
+                allocation.write(path, self._wanted.environment, self._wanted.owner)
         return record
 
     def _epoch_file(self, source: Source | None) -> Path:
