@@ -253,3 +253,44 @@ def test_a_worker_that_was_forked_with_the_devices_open_is_named(site, world):
     assert done.returncode in (20, 22)
     assert b"/dev/nvidia" in done.stderr
     goes_on(site)
+
+
+def test_a_dump_that_is_given_up_leaves_the_gpu_at_work(site, world):
+    """A ledger's transaction stands against every one of five dumps, each with all its GPU memory moved away and back."""
+    (site.work / "ledger.db").write_bytes(b"SQLite format 3\0".ljust(68, b"\0") + b"perf".ljust(100, b"\0"))
+    program = f"exec 3<>ledger.db; exec {sys.executable} -u {PROGRAM} {SIZE} 0"
+    done = site.run("run", "-d", "--name", "a", "--every", "never", "--", "sh", "-c", program)
+    assert done.returncode == 0, done.stderr.decode()
+    wait_for(lambda: counted(site) > 5, what="for the program to begin")
+    world.faults()
+    done = site.run("checkpoint", "a")
+    assert done.returncode == 75, done.stderr.decode()
+    assert len(world.calls("complete")) == 10, "each dump takes all away and brings it back, by files"
+    goes_on(site)
+
+
+def test_the_only_copy_is_stored_again_when_the_store_was_away(site, world):
+    start(site)
+    checkpoint(site)
+    world.faults(Fault("restore", 0, "error", 2))
+    store, away = site.state / "store", site.state / "away"
+    store.rename(away)
+    making = site.start("checkpoint", "a")
+    messages = site.state / "workloads" / "a" / "supervisor.log"
+    wait_for(lambda: b"it is the only copy" in messages.read_bytes(), what="for the first try to fail")
+    away.rename(store)
+    assert making.wait(120) == 0
+    wait_for(lambda: site.ps("a")["state"] == "stopped", what="for the workload to be given up")
+    world.faults()
+    again(site)
+    goes_on(site)
+
+
+def test_show_tells_gpus_to_people(site, world):
+    start(site)
+    checkpoint(site)
+    shown = site.run("store", "show", "a").stdout.decode()
+    assert "580.65.06" in shown
+    assert "gpu-checkpoint" in shown
+    assert A in shown
+    assert "Stand-in H100" in shown

@@ -52,7 +52,14 @@ def show(
     facts.add_row("pinned", "yes" if pinned else "no")
     facts.add_row("packs", str(packs))
     out.print(facts)
-    for table in (_sizes(manifest), _durations(manifest), _processes(manifest), _outputs(manifest), _connections(manifest)):
+    for table in (
+        _sizes(manifest),
+        _durations(manifest),
+        _gpus(manifest),
+        _processes(manifest),
+        _outputs(manifest),
+        _connections(manifest),
+    ):
         if table.row_count:
             out.print()
             out.print(table)
@@ -67,6 +74,8 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "in", manifest.working_directory
     yield "host", f"{host.hostname}, {host.machine}, {host.cpu_model}, Linux {host.kernel}"
     yield "made with", f"Perdure {host.perdure_version}, CRIU {host.criu_version}"
+    if manifest.gpu_driver is not None:
+        yield "GPU driver", manifest.gpu_driver
     yield "console log", units.format_size(manifest.log_bytes)
     yield "files", str(len(manifest.files))
 
@@ -86,6 +95,15 @@ def _durations(manifest: Manifest) -> Table:
     table = _table("phase", "took")
     for phase, seconds in manifest.durations_s.items():
         table.add_row(console.printable(phase), units.format_duration(seconds))
+    return table
+
+
+def _gpus(manifest: Manifest) -> Table:
+    table = _table("gpu", "model", "memory", "used", "by")
+    for one in manifest.gpus:
+        by = ", ".join(str(process.pid) for process in manifest.cuda_processes if one.uuid in process.gpus)
+        sizes = (units.format_size(one.memory_bytes), "?" if one.used_bytes is None else units.format_size(one.used_bytes))
+        table.add_row(console.printable(one.uuid), console.printable(one.model), *sizes, by)
     return table
 
 

@@ -31,9 +31,8 @@ from perdure.supervisor.record import Operation
 from perdure.supervisor.saving import Saving
 from perdure.supervisor.triggers import Due
 
-_STORES = 3
-"""How often storing is tried of what is the only copy: the workload is gone, or cannot run on."""
-_STORE_PAUSE_S = 2.0
+_STORE_PAUSES_S = (2.0, 10.0, 30.0, 60.0)
+"""Before storing again what is the only copy: the workload is gone, or cannot run on, and a store may be away for a minute."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -200,9 +199,10 @@ class Checkpointing:
     def _stored(self, due: Due, dumped: engine.Dumped, committed: saver.Committed | None, error: errors.PerdureError | None) -> None:
         """It is stored, or was not: what nobody else has any more is stored again, the rest let go on."""
         is_only_copy = due.stop and (bool(self._lost) or not tree.is_alive(self._life.tree))
-        if committed is None and is_only_copy and not self._cancelled and self._stores < _STORES:
+        if committed is None and is_only_copy and not self._cancelled and self._stores <= len(_STORE_PAUSES_S):
             self._saving = None
-            self._reactor.after(_STORE_PAUSE_S, lambda: self._store_again(due, dumped))
+            self._life.voice.say(f"not stored: {error}; it is the only copy, so that it is stored again")
+            self._reactor.after(_STORE_PAUSES_S[self._stores - 1], lambda: self._store_again(due, dumped))
             return
         if committed is None and self._lost:
             error = errors.WorkloadLost(f"{self._lost}; and it could not be stored: {error}", hint="it can go on from an older checkpoint")

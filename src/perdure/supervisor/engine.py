@@ -152,7 +152,10 @@ class Dumping:
     def _dump_once(self, folder: Path, options: dump.DumpOptions, criu: Criu) -> dump.Dumped:
         """Dump, with GPU memory moved away meanwhile. Where that cannot be moved back afterwards, `_lost` says so."""
         root, gpus = self._life.tree, self._life.gpus
-        gpus.suspend(root, folder)
+        if gpus.uses_any:
+            self._tell("gpu-checkpoint", None)
+            gpus.suspend(root, folder)
+            self._tell("freeze", None)
         try:
             dumped = dump.dump(root, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
         except (errors.WorkloadLost, errors.ProcessGone):
@@ -160,7 +163,8 @@ class Dumping:
         except BaseException:
             gpus.resume()
             raise
-        if options.leave == "running":
+        if options.leave == "running" and gpus.is_suspended:
+            self._tell("gpu-restore", None)
             try:
                 gpus.resume()
             except errors.WorkloadLost as error:

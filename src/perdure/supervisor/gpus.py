@@ -7,6 +7,7 @@ have mapped and open, and no helper is started for it.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -78,8 +79,18 @@ class Gpus:
         return self._used_bytes
 
     @property
+    def uses_any(self) -> bool:
+        """Tell whether the tree had CUDA when it was looked at."""
+        return self._facts is not None
+
+    @property
     def _used_bytes(self) -> int:
         return sum(size or 0 for sizes in self._uses.values() for size in sizes.values())
+
+    def _most_bytes(self, facts: Facts) -> int:
+        """Return what at most is moved: where the driver does not tell what a process has, all that a GPU can hold."""
+        whole = {device.uuid: device.memory_bytes for device in facts.devices}
+        return sum(whole.get(uuid, 0) if size is None else size for sizes in self._uses.values() for uuid, size in sizes.items())
 
     @property
     def is_suspended(self) -> bool:
@@ -97,9 +108,11 @@ class Gpus:
         folder = None
         if staging is not None and self._facts.driver.has_custom_storage:
             folder = staging / FOLDER
-            folder.mkdir(mode=0o700, exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)  # of a dump that was begun and given up
+            folder.mkdir(mode=0o700)
         self._began_s = time.monotonic()
-        session = Session(self._helper, processes.find(tree.pids(root)), Limits(lock_s=lock_s, moved_bytes=self._used_bytes), folder=folder)
+        limits = Limits(lock_s=lock_s, moved_bytes=self._most_bytes(self._facts))
+        session = Session(self._helper, processes.find(tree.pids(root)), limits, folder=folder)
         session.suspend(lambda: tree.pids(root))
         self._session, self._is_suspended = session, not session.was_suspended
 
@@ -213,7 +226,8 @@ class Gpus:
             raise errors.RestoreFailed(f"{_LEFT}: process {missing[0]} has ended, or has no CUDA", hint="try an older checkpoint")
         regions = {there[fact.pid].pid: _regions(fact, contents) for fact in manifest.cuda_processes if fact.regions}
         found = [there[fact.pid] for fact in manifest.cuda_processes]
-        moved_bytes = sum(fact.memory_bytes or 0 for fact in manifest.cuda_processes)
+        whole_bytes = sum(gpu.memory_bytes for gpu in manifest.gpus)
+        moved_bytes = sum(whole_bytes if fact.memory_bytes is None else fact.memory_bytes for fact in manifest.cuda_processes)
         try:
             Session.of_images(self._helper, found, regions, Limits(moved_bytes=moved_bytes)).resume(planned)
         except errors.WorkloadLost as error:
