@@ -79,7 +79,8 @@ class Session:
     def left_behind(cls, helper: Helper, found: Iterable[CudaProcess], limits: Limits) -> Session:
         """Take charge of processes that somebody who was killed left in states that are not known, to make them run."""
         session = cls(helper, found, limits)
-        session._group, _ = machine.found(session._processes)
+        group, _ = machine.found(session._processes)
+        session._group = msgspec.structs.replace(group, phase=Phase.SUSPENDED)  # as far as anybody knows: `resume` looks
         return session
 
     @property
