@@ -31,11 +31,14 @@ COUNT = """
 import os, sys, time
 out = open("out", "w")
 for number in range(int(sys.argv[1])):
+    while number == int(sys.argv[1]) - 10 and not os.path.exists("go"):
+        time.sleep(0.02)
     out.write(f"{number}\\n"), out.flush()
     print("line", number, flush=True)
     time.sleep(0.02)
 sys.exit(int(sys.argv[2]))
 """
+"""Counts to its first argument and ends with its second; before the last ten it waits for the file ``go``."""
 
 
 class Desk:
@@ -80,6 +83,11 @@ class Desk:
     def counter(self, lines: int, status: int = 0, **options) -> subprocess.Popen[bytes]:
         (self.home / "count.py").write_text(COUNT)
         return self.start(PYTHON, "count.py", str(lines), str(status), **options)
+
+    def finish(self, lines: int, status: int = 0, **options) -> tuple[int, str, str]:
+        """Let the counter go on to its end."""
+        (self.home / "go").touch()
+        return self.ended(self.counter(lines, status, **options))
 
     @property
     def out(self) -> Path:
@@ -183,14 +191,14 @@ def test_three_lives_one_output_the_users_files_and_the_exit_status(desk):
     written(desk.out, 60)
     desk.kill(second)
 
-    status, out, err = desk.ended(desk.counter(150, 6))
+    status, out, err = desk.finish(150, 6)
     assert status == 6, err
     assert "life 3" in err
     assert out.splitlines()[-1] == "line 149"
     assert desk.log().decode() == lines(150)
     assert desk.out.read_text() == "".join(f"{number}\n" for number in range(150))
     for path in desk.home.rglob("*"):
-        if path.name != "count.py":
+        if path.name not in ("count.py", "go"):
             assert (path.lstat().st_uid, path.lstat().st_gid) == (USER.uid, USER.gid), path
     tails = [path.name for path in desk.home.iterdir() if "perdure-tail" in path.name]
     assert sorted(tails) == ["out.perdure-tail-2", "out.perdure-tail-3"]
@@ -268,7 +276,7 @@ def test_the_log_of_another_machine_is_made_whole(desk):
     desk.kill(first)
     # Another node has the store, and nothing of the state.
     desk.state.rename(desk.root / "elsewhere")
-    status, _, err = desk.ended(desk.counter(60))
+    status, _, err = desk.finish(60)
     assert status == 0, err
     assert desk.log().decode() == lines(60)
 
@@ -307,7 +315,7 @@ def test_the_probe_is_the_users_and_knows_nothing_of_ours(desk):
     written(desk.out, 3)
     desk.save(first)
     desk.kill(first)
-    status, _, err = desk.ended(desk.counter(80, options=options, environment={"MINE": "1"}))
+    status, _, err = desk.finish(80, options=options, environment={"MINE": "1"})
     assert status == 0, err
     uids, gids, groups, variables, folder, opened = json.loads((desk.home / "seen").read_text())
     assert (set(uids), set(gids), groups) == ({USER.uid}, {USER.gid}, sorted(USER.groups))
@@ -324,9 +332,9 @@ def test_a_probe_that_fails_stops_the_restore(desk):
     written(desk.out, 3)
     desk.save(first)
     desk.kill(first)
-    status, _, err = desk.ended(desk.counter(80, options={"probe": "false"}))
+    status, _, err = desk.finish(80, options={"probe": "false"})
     assert (status, "the probe failed with 1" in err) == (20, True), err
-    status, _, err = desk.ended(desk.counter(80, options={"probe": "no-such-probe"}))
+    status, _, err = desk.finish(80, options={"probe": "no-such-probe"})
     assert (status, "the probe cannot be run: no-such-probe: command not found" in err) == (20, True), err
 
 
@@ -366,7 +374,7 @@ def prize(desk):
 
 
 def refused(desk: Desk, **options) -> str:
-    status, out, err = desk.ended(desk.counter(200, **options))
+    status, out, err = desk.finish(200, **options)
     assert status == 22, err
     assert out == ""
     return err
@@ -418,7 +426,7 @@ def test_included_files_are_put_back_with_the_users_rights(desk, prize):
     saved(desk, options=options)
     (desk.home / "tree").rename(desk.home / "was")
     (desk.home / "tree").symlink_to(desk.root)
-    status, _, err = desk.ended(desk.counter(200, options=options))
+    status, _, err = desk.finish(200, options=options)
     assert status in (0, 22), err
     assert list(desk.root.glob("*perdure-tail*")) == []
 
@@ -429,7 +437,7 @@ def test_a_folder_that_the_user_may_not_enter_any_more_stops_the_restore(desk):
     moved.mkdir(mode=0o700)
     desk.home.rename(moved / "home")
     desk.home.symlink_to(moved / "home")
-    status, _, err = desk.ended(desk.counter(200))
+    status, _, err = desk.finish(200)
     assert status != 0
     assert (moved / "home" / "out").read_text().splitlines()[-1] != "199"
     assert not list((moved / "home").glob("*tail*")), err
@@ -514,7 +522,7 @@ def test_terminated_it_saves_and_goes_on(desk):
     first.send_signal(signal.SIGTERM)
     status, _, err = desk.ended(first)
     assert status == 75, err
-    status, _, err = desk.ended(desk.counter(100, 3))
+    status, _, err = desk.finish(100, 3)
     assert status == 3, err
     assert hashlib.sha256(desk.log()).digest() == hashlib.sha256(lines(100).encode()).digest()
 
