@@ -222,7 +222,7 @@ def test_noise_is_refused_and_costs_nothing(node, message):
     assert answer, "an answer says why"
     last = json.loads(answer.splitlines()[-1])
     told = last.get("refused") or last["ended"]["error"]
-    assert told["code"] in ("usage", "workload-missing")
+    assert told["code"] in ("usage", "quantity", "workload-missing")
     assert "Traceback" not in answer
     assert client.ask(str(node.socket), asked.Status())
 
@@ -326,6 +326,16 @@ def test_root_does_without_and_a_user_without_an_agent_is_told_what_helps(node):
     done = node.run(ALICE, "run", "--", "true", env={"PERDURE_AGENT_SOCKET": "/nonexistent/agent.sock"})
     assert done.returncode == errors.EnvironmentUnfit.exit_status
     assert b"perdure agent" in done.stderr
+
+
+def test_the_unit_starts_this_very_program(node):
+    done = node.run(ALICE, "agent", "--unit")
+    assert done.returncode == 0
+    unit = done.stdout.decode()
+    (start,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
+    assert start.endswith("/perdure agent")
+    assert start.startswith("ExecStart=/")
+    assert "KillMode=process" in unit
 
 
 def test_it_tells_its_service_manager_that_it_is_ready(tmp_path):

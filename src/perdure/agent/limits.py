@@ -14,9 +14,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     connections_of_user: int = 32
     """That have not been read from yet."""
     connections: int = 512
-    requests_at_once_of_user: int = 24
-    """`perdure logs -f` and `perdure checkpoint` take as long as what they wait for."""
-    requests_at_once: int = 256
+    requests_at_once_of_user: int = 12
+    """Each is a process of root's, and `perdure logs -f` and `perdure checkpoint` take as long as what they wait for."""
+    requests_at_once: int = 96
     burst: int = 60
     """Requests that a user may make at once after a pause."""
     per_minute: float = 120.0

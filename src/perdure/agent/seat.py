@@ -45,6 +45,7 @@ def serve(channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: 
 
     This process becomes the supervisor: its descriptors 0, 1 and 2 become the user's. Returns the workload's exit status, or an error's.
     """
+    channel.set_inheritable(False)
     line = Line(channel)
     # Descriptor 2 becomes the user's, who is not to read the log there.
     stderr = os.dup(2)

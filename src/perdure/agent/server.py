@@ -8,6 +8,7 @@ another takes its place, while seats go on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -30,6 +31,9 @@ from perdure.supervisor.reactor import READ, Reactor, Timer, now_s
 _BACKLOG = 1024
 _TIDY_S = 60.0
 _FOR_ALL = 0o666
+_DESCRIPTORS = 4096
+_OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_S = 0.5
 
 
 class _Connection(msgspec.Struct, eq=False):
@@ -59,8 +63,7 @@ class Server:
 
         Raises `errors.OutputError` when the socket cannot be made, and `errors.WorkloadBusy` when another agent listens.
         """
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        _make_room()
         self._site.folders.make_roots()
         with (
             contextlib.closing(Reactor()) as reactor,
@@ -69,7 +72,7 @@ class Server:
             signals.delivered(reactor) as inbox,
         ):
             inbox.hand_to(self._signalled)
-            reactor.watch(listener.fileno(), READ, lambda: self._accept(listener, reactor))
+            self._listen(listener, reactor)
             self._tidy(reactor)
             tell_manager("READY=1")
             self._audit.note("start", uid=0, pid=os.getpid(), result="listening")
@@ -90,13 +93,22 @@ class Server:
         self._ledger.forget(now_s())
         reactor.after(_TIDY_S, lambda: self._tidy(reactor))
 
+    def _listen(self, listener: socket.socket, reactor: Reactor) -> None:
+        reactor.watch(listener.fileno(), READ, lambda: self._accept(listener, reactor))
+
     def _accept(self, listener: socket.socket, reactor: Reactor) -> None:
         """Take those that wait: whoever connects faster than they are taken would keep others out."""
         for _ in range(_BACKLOG):
             try:
                 connection, _ = listener.accept()
-            except OSError:
-                return  # nobody is there any more
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF:
+                    # It would be ready again at once, and nothing is freed by trying.
+                    reactor.forget(listener.fileno())
+                    reactor.after(_PAUSE_S, lambda: self._listen(listener, reactor))
+                return
             self._admit(connection, reactor)
 
     def _admit(self, connection: socket.socket, reactor: Reactor) -> None:
@@ -165,6 +177,13 @@ class Server:
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):
             self._audit.note("lost", uid=uid, result=f"process {pid} was ended by {signal.Signals(os.WTERMSIG(status)).name}")
+
+
+def _make_room() -> None:
+    """Let this process hold as many descriptors as the bounds allow connections and workers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and soft < _DESCRIPTORS:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, hard), hard))
 
 
 def _refuse(connection: socket.socket, why: str) -> None:

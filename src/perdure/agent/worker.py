@@ -6,6 +6,7 @@ the caller is. What crashes or hangs here costs one request. A request for a sea
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
@@ -42,6 +43,10 @@ def main(words: list[str]) -> int:
     """Meet one request; returns the exit status, which only the agent's log sees."""
     os.setsid()
     os.umask(0o022)
+    os.chdir("/")
+    for descriptor in (CHANNEL, PIDFD):
+        with contextlib.suppress(OSError):  # without a pidfd there is none
+            os.set_inheritable(descriptor, False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what users sent must not end up in a core file of root's
     caller = msgspec.json.decode(words[0], type=Caller)
     with socket.socket(fileno=CHANNEL) as channel:
