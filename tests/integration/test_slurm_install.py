@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dying
@@ -178,3 +181,87 @@ def _put_back(kept: dict[str, tuple[int, str | bytes | None]]) -> None:
         else:
             Path(path).write_bytes(content)
             os.chmod(path, mode & 0o7777)
+
+
+def test_what_jobs_run_from_stays_until_the_last_of_them_has_ended(tmp_path):
+    small = _small(tmp_path)
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        before = island.snapshot()
+        placed = install.place(SITE, small, _node(small))
+        folder = manifest.folder_of_prefix(SITE.prefix, placed.plan.id)
+        with _job(folder) as first, _job(folder) as second:
+            # What jobs leave: state, and a store with something in it.
+            Path("/run/perdure/users/2001/live").mkdir(parents=True)
+            Path(f"{manifest.FOLDER}/users/2001").mkdir(parents=True)
+            Path(f"{manifest.FOLDER}/users/2001/state.db").write_text("state")
+            Path("/run/criu.kdat").write_text("notes")
+            removed = uninstall.uninstall(purge=False, wait=False)
+            assert (removed.state, set(removed.waiting_for)) == ("leaving", {first.pid, second.pid})
+            assert not os.path.lexists("/opt/perdure/bin/perdure")
+            assert not os.path.lexists("/etc/slurm/plugstack.conf")
+            assert os.path.isfile(f"{folder}/bin/perdure")
+            assert manifest.read().state == "leaving"
+            _end(first)
+            # Another one who uninstalls is told the same, and one who installs again has it all back.
+            assert uninstall.uninstall(purge=False, wait=False).waiting_for == (second.pid,)
+            assert install.place(SITE, small, _node(small)).state == "mended"
+            assert os.path.isfile("/opt/perdure/bin/perdure")
+            assert uninstall.uninstall(purge=False, wait=False).state == "leaving"
+            _end(second)
+        _wait_until(lambda: not os.path.lexists(manifest.FOLDER))
+        assert island.difference(before, island.snapshot()) == {}
+
+    island.visit(work, scratch)
+
+
+def test_a_new_version_leaves_the_one_before_to_the_jobs_that_run_from_it(tmp_path):
+    old, new = _small(tmp_path), None
+    (tmp_path / "new").mkdir()
+    new = _small(tmp_path / "new", "# newer\n")
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        before = island.snapshot()
+        node = _node(old)
+        first = manifest.folder_of_prefix(SITE.prefix, install.place(SITE, old, node).plan.id)
+        with _job(first) as job:
+            renewed = install.place(SITE, new, node)
+            second = manifest.folder_of_prefix(SITE.prefix, renewed.plan.id)
+            assert (renewed.state, first != second) == ("renewed", True)
+            assert os.path.realpath("/opt/perdure/bin/perdure") == f"{second}/bin/perdure"
+            assert os.path.isfile(f"{first}/bin/perdure"), "a job runs from it"
+            _end(job)
+        _wait_until(lambda: not os.path.lexists(first))
+        _wait_until(lambda: manifest.read().stale == ())
+        assert os.path.isfile(f"{second}/bin/perdure")
+        uninstall.uninstall(purge=False, wait=True)
+        assert island.difference(before, island.snapshot()) == {}
+
+    island.visit(work, scratch)
+
+
+@contextlib.contextmanager
+def _job(folder: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs from an installation, as a seat does."""
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    job = subprocess.Popen([f"{folder}/bin/python3", "-I", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    job.stdout.readline()
+    try:
+        yield job
+    finally:
+        _end(job)
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    job.communicate()
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

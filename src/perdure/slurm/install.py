@@ -175,7 +175,7 @@ def _take_back(new: Manifest, old: Manifest | None) -> None:
     """Undo what was made; the installation before, whose entrance still leads to what it had, stays."""
     known = {entry.path for entry in (*old.entries, *old.stale)} if old is not None else set()
     for entry in reversed(new.entries):
-        if entry.path not in known:
+        if entry.path not in known and entry.path != manifest.FOLDER:
             placing.unmake(entry)
     if old is not None:
         for entry in old.entries:
@@ -184,7 +184,8 @@ def _take_back(new: Manifest, old: Manifest | None) -> None:
         manifest.write(old)
         return
     manifest.forget()
-    placing.unmake(new.entries[0])
+    if new.entries[0].path == manifest.FOLDER:
+        placing.unmake(new.entries[0])
 
 
 def _try(prefix: str, plan: layout.Plan, payload: Payload, *, compiling: bool) -> None:

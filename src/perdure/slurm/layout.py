@@ -24,6 +24,8 @@ COMMAND = "/usr/local/bin/perdure"
 _READ = 0o644
 _RUN = 0o755
 _PRIVATE = 0o700
+_STATE = ("users", "seats", "workloads", "agent.lock")
+"""What the agent and seats keep in the state folder, beside what root's own runs have there."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -84,7 +86,7 @@ class _Making:
     def first(self, bare: bool) -> None:
         """Add the manifest's own folder."""
         if bare or self._kind(manifest.FOLDER):
-            self._add(Entry(path=manifest.FOLDER, kind="folder", mode=_PRIVATE))
+            self._add(Entry(path=manifest.FOLDER, kind="grown", mode=_PRIVATE))
         self._folders.add(manifest.FOLDER)
 
     def libraries(self, payload: Payload, node: Node) -> None:
@@ -125,7 +127,9 @@ class _Making:
 
     def state(self) -> None:
         """Add what comes and fills while jobs run."""
-        for path in (f"{manifest.FOLDER}/users", site.CACHE, site.RUN, site.CRIU_CACHE):
+        whole = any(step.entry.path == manifest.FOLDER for step in self.steps)
+        inside = [] if whole else [f"{manifest.FOLDER}/{name}" for name in _STATE]
+        for path in (*inside, site.CACHE, site.RUN, site.CRIU_CACHE):
             if self._is_ours(path):
                 self._add(Entry(path=path, kind="grown"))
 

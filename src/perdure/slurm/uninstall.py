@@ -6,8 +6,8 @@ until the last of them has ended, and then a process that waits for them removes
 
 from __future__ import annotations
 
-import contextlib
 import os
+import syslog
 import time
 
 import msgspec
@@ -17,6 +17,7 @@ from perdure.slurm import folder, manifest, occupants, placing, unit
 from perdure.slurm.manifest import Entry, Manifest
 
 _AGENT_S = 30.0
+_LOG = "/var/log/perdure"
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +36,8 @@ def uninstall(*, purge: bool, wait: bool) -> Removed:
     """Take out what is installed on this node. With `purge`, the checkpoints in its store too: those of all nodes.
 
     With `wait`, return only when the last job that uses it has ended; else a process in the background waits.
-    Raises `errors.OutputError`, `errors.StoreLocked`, `errors.InputDenied`.
+    Raises `errors.PartialResult` when something cannot be removed, which stays listed; `errors.OutputError`, `errors.StoreLocked` and
+    `errors.InputDenied`.
     """
     begun = time.monotonic()
     node = os.uname().nodename
@@ -108,16 +110,24 @@ def _close(found: Manifest) -> list[str]:
 
 
 def _remove(found: Manifest, *, purge: bool) -> list[str]:
-    """Remove all that is left, the manifest last but for its folder."""
+    """Remove all that is left, the manifest last but for its folder. What cannot be removed stays listed, so that it can be tried again."""
     notes = _remove_store(found, purge=purge)
-    kept = {found.store, f"{found.store}/{folder.MARK}"}
-    entries = [entry for entry in (*found.stale, *found.entries) if entry.path not in kept]
-    last = [entry for entry in entries if entry.path == manifest.FOLDER]
-    for entry in reversed(entries):
-        if entry not in last:
+    kept = {found.store, f"{found.store}/{folder.MARK}", manifest.FOLDER}
+    failed: list[Entry] = []
+    for entry in reversed([entry for entry in (*found.stale, *found.entries) if entry.path not in kept]):
+        try:
             notes.append(placing.unmake(entry))
+        except errors.OutputError as error:
+            notes.append(str(error))
+            failed.append(entry)
+    if failed:
+        last = tuple(entry for entry in found.entries if entry.path == manifest.FOLDER)
+        manifest.write(msgspec.structs.replace(found, entries=(*last, *reversed(failed)), stale=()))
+        raise errors.PartialResult(f"not all could be removed: {'; '.join(filter(None, notes))}", hint="uninstall again when it can be")
+    if os.path.isdir(_LOG):
+        notes.append(f"the log of what was done with root's rights stays in {_LOG}")
     manifest.forget()
-    notes += [placing.unmake(entry) for entry in last]
+    notes += [placing.unmake(entry) for entry in found.entries if entry.path == manifest.FOLDER]
     return [note for note in notes if note]
 
 
@@ -172,7 +182,11 @@ def _in_background(found: Manifest, users: tuple[occupants.Occupant, ...], *, pu
             os.dup2(nothing, number)
         os.closerange(3, 4096)
         os.chdir("/")
-        with contextlib.suppress(errors.PerdureError, OSError):
-            _complete(found, users, purge=purge)
+        try:
+            notes = _complete(found, users, purge=purge)
+        except (errors.PerdureError, OSError) as error:
+            notes = [str(error)]
+        for note in notes:
+            syslog.syslog(syslog.LOG_WARNING, f"perdure: {note}")
     finally:
         os._exit(0)
