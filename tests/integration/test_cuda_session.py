@@ -311,6 +311,34 @@ def test_who_has_no_cuda_or_is_another_process_by_now_is_never_given_to_the_driv
     assert not processes.find([thread])
 
 
+FORKING = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+if cuda.cuInit(0) == 0 and os.fork() == 0:
+    print(os.getpid(), flush=True)
+    time.sleep(3600)
+time.sleep(3600)
+"""
+
+
+def test_a_forked_worker_is_not_asked_about_either(world, helper):
+    with subprocess.Popen([sys.executable, "-c", FORKING], stdout=subprocess.PIPE) as parent:
+        try:
+            child = int(parent.stdout.readline())
+            found = processes.find([parent.pid, child])
+            assert [one.pid for one in found] == [parent.pid, child]
+            world.faults()
+            held = Session(helper, found, LIMITS)
+            held.suspend()
+            assert [one.pid for one in held.processes] == [parent.pid]
+            assert {call.pid for call in world.calls()} == {parent.pid}
+            assert {one.pid for one in processes.held([parent.pid, child])} == {child}
+            held.resume()
+        finally:
+            os.kill(child, signal.SIGKILL)
+            parent.kill()
+
+
 def test_a_helper_whose_parent_dies_lets_run_what_it_had_suspended(world, programs):
     program = programs()
     script = """

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from perdure import errors
 from perdure.checkpoint.cuda import direct, machine, processes, restriction
 from perdure.checkpoint.cuda.contract import Answer, Driver, Facts, Operation, Problem, Region, Request, State, Trouble
 from perdure.checkpoint.cuda.direct import Refused
@@ -134,8 +135,7 @@ class _Helper:
     def _do(self, cuda: Cuda, request: Request) -> Answer:
         if request.operation is Operation.FACTS:
             return Answer(number=request.number, facts=_facts(cuda))
-        if not processes.is_same(request.pid, request.start_ticks):
-            raise Refused(Trouble.GONE, f"process {request.pid} is not there any more, or has no CUDA")
+        _require(request)
         regions: tuple[Region, ...] = ()
         match request.operation:
             case Operation.LOCK:
@@ -154,12 +154,26 @@ class _Helper:
         return Answer(number=request.number, state=state, regions=regions)
 
     def _state_now(self, request: Request) -> State | None:
-        if isinstance(self._cuda, Refused) or not request.pid or not processes.is_same(request.pid, request.start_ticks):
+        if isinstance(self._cuda, Refused) or not request.pid:
             return None
         try:
+            _require(request)
             return _state(self._cuda, request.pid)
         except Refused:
             return None
+
+
+def _require(request: Request) -> None:
+    """Raise `Refused` unless the driver may be asked about the process: whoever has no CUDA can be killed by the question."""
+    gone = Refused(Trouble.GONE, f"process {request.pid} is not there any more, or has no CUDA")
+    if not processes.is_same(request.pid, request.start_ticks):
+        raise gone
+    try:
+        if processes.is_initialised(request.pid):
+            return
+    except errors.ProcessGone:
+        raise gone from None
+    raise Refused(Trouble.INVALID, f"process {request.pid} has loaded CUDA, and does not use it")
 
 
 def _lock(cuda: Cuda, request: Request) -> None:

@@ -53,6 +53,14 @@ def is_same(pid: int, start_ticks: int) -> bool:
         return False
 
 
+def is_initialised(pid: int) -> bool:
+    """Tell whether process `pid` can have CUDA of its own: initialised, it has a thread of the driver's that carries out what is asked.
+
+    One that was forked, or only loaded the library, has none unless it started threads itself. Raises `errors.ProcessGone`.
+    """
+    return len(process.threads(pid)) > 1
+
+
 def held(pids: Iterable[int]) -> tuple[HeldDevice, ...]:
     """Return the devices of NVIDIA's driver that the processes `pids` have open or mapped. Raises `errors.InputDenied`."""
     found: list[HeldDevice] = []
