@@ -62,7 +62,7 @@ def summarise(folder: Folder, plan: Plan, log: RunLog) -> Baseline:
         runs=counted,
         duration_s=_median(run.duration_s for run in counted),
         ready_s=_median(run.ready_s for run in counted),
-        history_sha256=None if history is None else _hash_file(folder, history),
+        history_sha256=None if history is None else hash_file(folder, history),
     )
 
 
@@ -126,7 +126,8 @@ def _median(values: Iterator[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _hash_file(folder: Folder, name: str) -> str:
+def hash_file(folder: Folder, name: str) -> str:
+    """Return the SHA-256 of the plan's history, `name` in the folder. Raises `errors.InputMissing` when it cannot be read."""
     path = folder.path / name
     try:
         with open(path, "rb") as handle:

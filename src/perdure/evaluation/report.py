@@ -20,6 +20,7 @@ from perdure.evaluation import (
     measures,
     mistakes,
     outcome,
+    past,
     realised,
     rto,
     standing,
@@ -32,6 +33,7 @@ from perdure.evaluation.headline import Headline
 from perdure.evaluation.leaving import ExitTest
 from perdure.evaluation.outcome import RecipeOutcome
 from perdure.evaluation.paper import Amendment, Change, Lock
+from perdure.evaluation.past import Past
 from perdure.evaluation.realised import Realised
 from perdure.evaluation.standing import Standing
 from perdure.evaluation.timeline import Timeline
@@ -83,6 +85,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     amendments: tuple[Amendment, ...]
     unamended: tuple[Change, ...]
     problems: tuple[str, ...]
+    past: Past | None
+    """What the accounting history says, where the plan names one."""
     measures: tuple[MeasureResult, ...]
     window: tuple[ArmHours, ...]
     """All hours of each arm, summed."""
@@ -109,7 +113,7 @@ class Findings(msgspec.Struct, frozen=True):
     mistakes: tuple[Mistake, ...]
 
 
-def build(found: Standing, findings: Findings, exit_tests: Sequence[ExitTest]) -> Report:
+def build(found: Standing, findings: Findings, exit_tests: Sequence[ExitTest], history: Past | None = None) -> Report:
     """Return the report of an evaluation that was read and measured. Pure."""
     runs = found.log.runs
     problems = (*found.problems, *(f"{change.key} was changed after the lock, and no amendment says why" for change in found.unamended))
@@ -124,6 +128,7 @@ def build(found: Standing, findings: Findings, exit_tests: Sequence[ExitTest]) -
         amendments=found.amendments,
         unamended=found.unamended,
         problems=problems,
+        past=history,
         measures=findings.measures,
         window=window.summarise(runs),
         rto=findings.rto,
@@ -205,4 +210,4 @@ def read(folder: Folder) -> Report:
         rto=rto.statements(runs),
         mistakes=mistakes.check(found, computed),
     )
-    return build(found, findings, leaving.read(folder))
+    return build(found, findings, leaving.read(folder), past.read(found))

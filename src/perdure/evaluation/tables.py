@@ -212,6 +212,8 @@ def _print_standing(report: Report, console: Console) -> None:
     lock = report.lock
     locked = "not locked" if lock is None else f"locked by {lock.signed.user} on {lock.signed.host}, plan {lock.plan_sha256[:12]}"
     say(printable(locked), console)
+    if report.past is not None:
+        say(printable(f"{report.past.describe()}."), console)
     if report.schedule.planned:
         say(printable(f"{report.schedule.describe()}."), console)
     left_out = sum(one.excluded is not None for one in report.runs)
