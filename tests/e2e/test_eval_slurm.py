@@ -1,0 +1,240 @@
+"""An evaluation on a real Slurm cluster, as an ordinary user makes it: both arms, broken through Slurm and by the site's own commands."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import counting
+import pytest
+from cluster import installed, shape, slurm
+from cluster.machine import wait_until
+
+from perdure.evaluation import course, report, utilisation
+from perdure.evaluation import folder as folders
+from perdure.model.evaluation import Arm, EventKind, MeasureKind, Run
+
+pytestmark = pytest.mark.cluster
+
+PLACE = "/shared/trial"
+COUNT = """\
+import sys, time
+total = 0
+for step in range(1, int(sys.argv[1]) + 1):
+    total += step * step
+    time.sleep(float(sys.argv[2]))
+    print("step", step, flush=True)
+print("total", total, flush=True)
+"""
+ASK = """\
+#!/bin/sh
+# What stands in for a site's power switch: the test outside of the cluster does it, and says so.
+set -eu
+>"/shared/switch/$1-$2"
+while [ -e "/shared/switch/$1-$2" ]; do sleep 0.1; done
+"""
+PLAN = f"""\
+[evaluation]
+name = "on-slurm"
+format = 1
+[workload]
+command = ["python3", "{PLACE}/count.py", "STEPS", "0.2"]
+working_directory = "{PLACE}"
+owner = "physics group"
+made_for_evaluation = true
+[workload.progress]
+pattern = '^step ([0-9]+)'
+heartbeat_s = 30
+[workload.own_checkpoint]
+kind = "none"
+[baseline]
+repetitions = 2
+[success.recovery-time]
+at_most = 300
+reason = "longer and the deadline of the night is missed"
+[success.work-lost]
+ratio_at_most = 0.9
+reason = "the group pays for every lost hour itself"
+[success.utilisation]
+gain_at_least = 0.05
+reason = "less would not pay for the storage"
+[success.overhead]
+at_most = 0.5
+reason = "half is what a shared machine may cost us here"
+[exit]
+commands = [["true"]]
+who = "Maria Rossi"
+[site]
+where = "slurm"
+nodes = ["n1", "n2", "n3"]
+queue = "main"
+repetitions = 1
+[site.window]
+duration_s = 7200
+[site.slurm]
+options = ["--time=30", "--exclusive"]
+lose_node = ["/shared/ask.sh", "kill", "{{node}}"]
+return_node = ["/shared/ask.sh", "boot", "{{node}}"]
+preemptor = ["--partition=high", "--exclusive", "--time=5"]
+[faults]
+seed = 7
+kinds = KINDS
+at_progress = AT
+[arms]
+managed_options = ["--every", "2s"]
+[versions]
+python = ["python3", "--version"]
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with slurm.running(tmp_path_factory.mktemp("cluster")) as running:
+        installed.install(running)
+        (running.shared / "switch").mkdir()
+        (running.shared / "switch").chmod(0o777)
+        (running.shared / "ask.sh").write_text(ASK)
+        (running.shared / "ask.sh").chmod(0o755)
+        yield running
+
+
+def begin(cluster, kinds: str, at: str, *, steps: int = 40, more: str = "") -> folders.Folder:
+    """Lay a plan where all nodes see it, alice's."""
+    cluster.head("sh", "-c", f"rm -rf {PLACE}; mkdir -m 0700 {PLACE}", user="alice")
+    there = folders.Folder(cluster.folder / PLACE.lstrip("/"))
+    plan = PLAN.replace("STEPS", str(steps)).replace("KINDS", kinds).replace("AT", f"{at}{more}")
+    for name, text in (("count.py", COUNT), ("evaluation.toml", plan)):
+        cluster.head("sh", "-c", f"cat >{PLACE}/{name}", user="alice", stdin=text)
+    return there
+
+
+def started(cluster, *arguments: str) -> subprocess.Popen[str]:
+    """Start our command on the head as alice; its PID there is written down."""
+    words = "echo $$ >/home/alice/pid; exec /opt/perdure/bin/perdure " + " ".join((*arguments, "--dir", PLACE))
+    line = cluster.nodes[shape.HEAD].inside("sh", "-c", words, user="alice")
+    return subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def perdure(cluster, *arguments: str) -> str:
+    """Run our command to its end, and be the power switch meanwhile; returns what it printed."""
+    switch = cluster.shared / "switch"
+    with started(cluster, *arguments) as running:
+        while running.poll() is None:
+            for asked in switch.iterdir():
+                deed, _, node = asked.name.partition("-")
+                if deed == "kill":
+                    cluster.kill(node)
+                else:
+                    cluster.boot(node)
+                asked.unlink()
+            time.sleep(0.1)
+        out = running.stdout.read()
+    assert running.returncode == 0, out
+    return out
+
+
+def jobs(cluster) -> list[str]:
+    return cluster.head("squeue", "--noheader", "--user=alice", "-o", "%j").stdout.split()
+
+
+def check(there: folders.Folder, run: Run, told: report.Report) -> None:
+    """Every figure of a run agrees with what its job wrote, and with the accounting."""
+    raw = there.raw / run.id
+    read = course.read(run)
+    begun = sum(event.kind in (EventKind.LAUNCHED, EventKind.RESTARTED) for event in run.events)
+    lives = {life: counting.steps(raw, life) for life in range(1, begun + 1)}
+    points = {
+        point.index: point for one in told.measures if one.kind is MeasureKind.WORK_LOST for point in one.points if point.run == run.id
+    }
+    assert len(points) == len(read.interruptions)
+    for each in read.interruptions:
+        parts, number = points[each.index].parts, each.fault.data["life"]
+        before = lives[number]
+        after = next(steps for life, steps in lives.items() if life > number and steps)
+        assert abs(parts["at_fault"] - before[-1]) <= 1
+        assert abs(parts["at_fault"] - parts["recoverable"] - (before[-1] - (after[0] - 1))) <= 1
+        assert run.arm is Arm.MANAGED or after[0] == 1
+    accounts = run.events[-1].data["accounting"]
+    what = [(event.kind.value, event.at_s, event.data) for event in run.events if event.kind is not EventKind.PROGRESS]
+    assert len(accounts) == len(lives), (what, (raw / "job-output.log").read_text())
+    assert accounts[-1]["state"] == "COMPLETED"
+    hours = utilisation.split(read)
+    assert isinstance(hours, utilisation.Hours)
+    # The accounting counts whole seconds, and so does each begin and end.
+    assert abs(hours.allocated_s - run.events[-1].data["allocated_s"]) <= 1 + len(lives)
+    recoveries = [point for one in told.measures if one.kind is MeasureKind.RECOVERY_TIME for point in one.points if point.run == run.id]
+    assert len(recoveries) == len(read.interruptions)
+    for point in recoveries:
+        assert set(point.parts) == {"detection", "scheduling", "restart", "warm_up"}
+        assert sum(point.parts.values()) == pytest.approx(point.value)
+
+
+def evaluate(cluster, there: folders.Folder) -> tuple[list[Run], report.Report]:
+    perdure(cluster, "eval", "lock")
+    perdure(cluster, "eval", "run")
+    found = [run for run in folders.read_runs(there).runs if run.purpose == "arms"]
+    assert [run.arm for run in found] == [Arm.UNMANAGED, Arm.MANAGED]
+    assert [run.excluded for run in found] == [None, None]
+    assert jobs(cluster) == []
+    told = report.read(there)
+    assert {hours.source for hours in told.window} == {"the scheduler's accounting"}
+    for run in found:
+        check(there, run, told)
+        assert run.environment.host in shape.Shape().nodes
+        assert run.environment.versions["python"].startswith("Python 3.")
+    # Whatever it went through, the managed job's last line is that of an undisturbed one.
+    last = {(there.raw / run.id / "job-output.log").read_text().splitlines()[-1] for run in found}
+    assert len(last) == 1
+    restored = [event for event in found[1].events if event.kind is EventKind.RESTORED]
+    assert all(event.data["from"].startswith("slurm-lab-") for event in restored)
+    assert not any(event.kind is EventKind.RESTORED for event in found[0].events)
+    return found, told
+
+
+def test_both_arms_and_a_harness_that_was_killed(cluster):
+    there = begin(cluster, '["kill", "preemption"]', "[15, 25]")
+    with started(cluster, "eval", "baseline", "--no-faults") as harness:
+        wait_until(lambda: jobs(cluster), "no job of the baseline", timeout_s=120)
+        cluster.head("sh", "-c", "kill -9 $(cat /home/alice/pid)")
+        harness.communicate()
+    assert len(jobs(cluster)) == 1
+    # The same command again ends the job that nobody watches any more, records its run, and makes what is missing.
+    perdure(cluster, "eval", "baseline", "--no-faults")
+    assert [run.finished for run in folders.read_runs(there).runs] == [False, True, True]
+    assert jobs(cluster) == []
+    found, _ = evaluate(cluster, there)
+    for run in found:
+        faults = [event for event in run.events if event.kind is EventKind.FAULT_INJECTED]
+        assert sorted(event.data["kind"] for event in faults) == ["kill", "preemption"]
+        assert [event.value for event in faults] == [15, 25]
+        states = [each["state"] for each in run.events[-1].data["accounting"]]
+        assert states.count("PREEMPTED") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kinds", "at", "more", "states"),
+    [
+        ('["node-lost"]', "[20]", "", ["NODE_FAIL", "COMPLETED"]),
+        ('["hang", "kill-tree"]', "[15, 25]", "\n[workload.ready]\nkind = 'log'\npattern = 'step'\ntimeout_s = 60", None),
+    ],
+)
+def test_other_faults(cluster, kinds, at, more, states):
+    there = begin(cluster, kinds, at, more=more)
+    perdure(cluster, "eval", "baseline", "--no-faults")
+    found, _ = evaluate(cluster, there)
+    for run in found:
+        assert states is None or [each["state"] for each in run.events[-1].data["accounting"]] == states
+
+
+@pytest.mark.slow
+def test_a_time_limit_that_is_shorter_than_the_work(cluster):
+    there = begin(cluster, '["time-limit"]', "[1]", steps=400, more="\ntime_limit_s = 60")
+    perdure(cluster, "eval", "baseline", "--no-faults")
+    perdure(cluster, "eval", "lock")
+    perdure(cluster, "eval", "run")
+    unmanaged, managed = (run for run in folders.read_runs(there).runs if run.purpose == "arms")
+    assert unmanaged.events[-1].data["completed"] is False
+    assert unmanaged.events[-1].data["accounting"][0]["state"] == "TIMEOUT"
+    assert managed.events[-1].data["completed"] is True
+    assert len(managed.events[-1].data["accounting"]) > 1
