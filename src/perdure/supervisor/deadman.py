@@ -11,24 +11,39 @@ import contextlib
 import os
 import signal
 import threading
+import time
 
+from perdure import errors
+from perdure.checkpoint import tree
+from perdure.checkpoint.tree import Tree
 from perdure.store.lives import HeldLife
+
+_LATE_S = 0.5
+"""Woken so much later than it asked for, this process stood still itself: suspended by a scheduler, or with its machine."""
+_SHARE_OF_TTL = 1 / 3
+"""So long it then waits for a renewal, with the workload stopped."""
+_LOOK_S = 0.05
 
 
 class DeadMan(threading.Thread):
-    """Kills process `pid`, the workload's init, once `held` may not go on any more."""
+    """Kills the workload `root` once `held` may not go on any more.
 
-    def __init__(self, held: HeldLife, pid: int) -> None:
+    A supervisor that stood still could not renew. The workload, which stood still too, is stopped until the lease is renewed, which fails
+    when somebody took over meanwhile.
+    """
+
+    def __init__(self, held: HeldLife, root: Tree) -> None:
         super().__init__(name="perdure-deadman", daemon=True)
         self._held = held
-        self._pidfd = os.pidfd_open(pid)
+        self._root = root
+        self._pidfd = os.pidfd_open(root.pid)
         self._closed = threading.Event()
         self.has_struck = False
         """It has killed the workload."""
 
     def run(self) -> None:
         """Wait for the end of the lease, which each renewal puts off."""
-        while not self._closed.wait(max(self._held.remaining_s, 0.0)):
+        while not self._waits():
             if self._held.remaining_s <= 0:
                 self.has_struck = True
                 with contextlib.suppress(ProcessLookupError):
@@ -39,3 +54,28 @@ class DeadMan(threading.Thread):
     def close(self) -> None:
         """Wait for nothing any more: the workload has ended."""
         self._closed.set()
+
+    def _waits(self) -> bool:
+        """Wait for as long as the lease lasts now; returns whether nobody waits any more."""
+        left_s, began_s = max(self._held.remaining_s, 0.0), _now_s()
+        if self._closed.wait(left_s):
+            return True
+        if self._held.remaining_s <= 0 and _now_s() - began_s > left_s + _LATE_S:
+            self._wait_stopped()
+        return self._closed.is_set()
+
+    def _wait_stopped(self) -> None:
+        """Give the supervisor, which has just woken as well, the time to renew, in which the workload does nothing."""
+        until_s = _now_s() + self._held.ttl_s * _SHARE_OF_TTL
+        with contextlib.suppress(errors.ProcessGone):
+            before = frozenset(each.pid for each in tree.members(self._root) if each.is_stopped)
+            tree.stop(self._root)
+            while self._held.remaining_s <= 0 and _now_s() < until_s and not self._closed.wait(_LOOK_S):
+                pass
+            if self._held.remaining_s > 0:
+                tree.resume(self._root, leave=before)
+
+
+def _now_s() -> float:
+    """Return a time that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -61,8 +61,11 @@ def of(status: int | None, *, stopping: str, has_checkpoint: bool, interrupted: 
     return Outcome(code, State.FAILED, f"it ended with {status}", status)
 
 
-def record(life: Life, outcome: Outcome, voice: Voice, *, in_store: bool) -> None:
-    """Write down how the life ended: in the file of state and, with `in_store`, in the store, as far as they take it."""
+def record(life: Life, outcome: Outcome, voice: Voice, *, in_store: bool, by_hand: bool) -> None:
+    """Write down how the life ended: in the file of state and, with `in_store`, in the store, as far as they take it.
+
+    `by_hand`: it is for a person to go on with it, and that person is told how.
+    """
     now_ns = time.time_ns()
     completed = outcome.state in ENDED
     life.remember(
@@ -82,6 +85,8 @@ def record(life: Life, outcome: Outcome, voice: Voice, *, in_store: bool) -> Non
     except errors.StoreError as error:
         voice.say(f"the store could not be told that this life ended: {error}")
     last = life.record.last_checkpoint
+    if not by_hand:
+        return
     if not completed and last is not None:
         how = f"perdure restore {life.name}" if life.record.adopted else "the same command"
         voice.say(f"{life.name} was ended: {outcome.reason}; {how} goes on from {last.id}")

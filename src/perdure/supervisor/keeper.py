@@ -388,7 +388,7 @@ class Keeper:
             return
         if self._error is not None:
             outcome = Outcome(self._error.exit_status, State.LOST, str(self._error))
-        ending.record(self._life, outcome, self._voice, in_store=self._error is None)
+        ending.record(self._life, outcome, self._voice, in_store=self._error is None, by_hand=not self._allotment.is_asked)
         self._leave()
         self._suspending.refuse(errors.WorkloadMissing(f"{self._life.name} has ended: {outcome.reason}", hint="see perdure ps"))
         self._tell(Event("ended", self._life.name, time.time_ns(), text=outcome.reason))

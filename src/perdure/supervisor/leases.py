@@ -43,7 +43,7 @@ class Lease:
         """Renew from now on."""
         if not self._life.place.is_here:
             with contextlib.suppress(ProcessLookupError):
-                self._deadman = DeadMan(self._life.held, self._life.tree.pid)
+                self._deadman = DeadMan(self._life.held, self._life.tree)
                 self._deadman.start()
         self._again(self._life.held.ttl_s / _RENEWALS_A_TTL)
 

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST_LINE (1u << 20)
@@ -160,12 +161,11 @@ static void converse(struct talk *talk, int signals, int channel)
 	struct pollfd waited[2] = {{.fd = signals, .events = POLLIN}, {.fd = channel, .events = POLLIN}};
 
 	while (!talk->is_over) {
-		if (poll(waited, 2, -1) < 0)
-			continue;
-		if (waited[0].revents)
-			pass_on(signals, channel);
-		if (waited[1].revents)
-			listen_to(talk, channel);
+		/* With a limit of less than two descriptors the kernel refuses to wait; then it is asked now and then. */
+		if (poll(waited, 2, -1) < 0 && errno != EINTR)
+			nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+		pass_on(signals, channel);
+		listen_to(talk, channel);
 	}
 }
 
@@ -214,6 +214,8 @@ static struct words take_limits(struct words environment)
 	for (size_t each = 0; each < environment.count; each++) {
 		const char *item = environment.items[each], *name = item + sizeof prefix - 1, *equals = strchr(item, '=');
 		struct rlimit limit;
+		const char *value;
+		char *end;
 
 		if (!equals || strncmp(item, prefix, sizeof prefix - 1)) {
 			kept[count++] = environment.items[each];
@@ -226,7 +228,10 @@ static struct words take_limits(struct words environment)
 				continue;
 			if (getrlimit(limits[which].resource, &limit))
 				continue;
-			limit.rlim_cur = strtoull(equals + 1, NULL, 10);
+			value = equals + 1 + (equals[1] == 'U'); /* asked for with --propagate */
+			limit.rlim_cur = strtoull(value, &end, 10);
+			if (end == value || *end)
+				continue;
 			if (limit.rlim_cur > limit.rlim_max)
 				limit.rlim_cur = limit.rlim_max;
 			setrlimit(limits[which].resource, &limit);
