@@ -1,4 +1,4 @@
-"""The supervisor's side of `dropper`, the step that becomes an ordinary user below a root init. Called by `launch`, and for probes by `alive`."""
+"""The supervisor's side of `dropper`, the step that becomes an ordinary user below a root init. Called by `launch` and `alive`."""
 
 from __future__ import annotations
 

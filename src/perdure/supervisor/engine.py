@@ -1,16 +1,13 @@
-"""The engine's steps put in order: what is done to a tree for a checkpoint, a launch and a restore. Called by `checkpointing` and `start`.
+"""The engine's steps put in order: what is done to a tree for a checkpoint, and for its end. Called by `checkpointing` and `keeper`.
 
 Everything here works on one life and decides nothing; what fails is told by an error, and the workload goes on as before.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
-import shlex
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,41 +16,28 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import adopt, alive, carried, dump, staging, tree
-from perdure.checkpoint import launch as launching
-from perdure.checkpoint import restore as restoring
-from perdure.checkpoint.criu.locate import Init
+from perdure.checkpoint import adopt, carried, dump, staging, tree
 from perdure.checkpoint.criu.run import Criu, Running
-from perdure.checkpoint.images import cure_timerfds
-from perdure.checkpoint.outputs import bring_back, ledgers, listing, record, trees
+from perdure.checkpoint.outputs import ledgers, record, trees
 from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, save, terminals
-from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part, Trigger
-from perdure.model.finding import Finding, Severity, problems
-from perdure.store import locks
-from perdure.store.owners import Linux
-from perdure.supervisor import environment, gate
+from perdure.model.finding import Finding, problems
+from perdure.supervisor import gate
 from perdure.supervisor.console import Console
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.life import Life
 from perdure.supervisor.record import State
-from perdure.supervisor.resume import Source, damaged
 from perdure.supervisor.saver import Item
 from perdure.supervisor.triggers import Due
-from perdure.supervisor.voice import Voice
 
 _IMAGES = "images"
-_WORK = "criu"
 _MOMENTS = 5
 """Freezes until a workload is met outside a transaction of its ledger; each costs it a stop."""
 _MOMENT_S = 0.1
-_INITS = "init"
+INITS = "init"
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
-
-_BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-"""Beside the owner's own variables; of ours a user's program gets none."""
 
 _SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
 
@@ -202,7 +186,7 @@ class Dumping:
         findings = save.check(life.tree.pid, plan)
         found = problems(findings)
         if found:
-            raise errors.CheckpointRefused(_summary(found), hint=found[0].remedy or f"see perdure check {life.name}", findings=findings)
+            raise errors.CheckpointRefused(summary(found), hint=found[0].remedy or f"see perdure check {life.name}", findings=findings)
         return findings
 
     def _at_freeze(self, folder: Path) -> None:
@@ -296,7 +280,7 @@ def _is_stopped(root: Tree) -> bool:
 
 def _init_program(life: Life) -> tuple[str, ...]:
     path = process.executable(life.tree.pid)[0]
-    return (path,) if os.path.basename(os.path.dirname(path)) == _INITS else ()
+    return (path,) if os.path.basename(os.path.dirname(path)) == INITS else ()
 
 
 def _items(folder: Path, images: Path) -> Iterable[Item]:
@@ -310,52 +294,6 @@ def _items(folder: Path, images: Path) -> Iterable[Item]:
                 yield Item(f"{name}/{path.relative_to(folder / name)}", str(path), Part.FILES)
 
 
-def launch(
-    life: Life, argv: tuple[str, ...], variables: dict[str, str], init: Init, streams: tuple[int, int, int], *, is_terminal: bool
-) -> None:
-    """Start the workload with `streams` as its descriptors 0, 1 and 2. Raises what `launch.launch` does."""
-    give(life, streams)
-    spec = launching.LaunchSpec(
-        argv=argv,
-        environment=variables | {environment.EPOCH_FILE: str(life.epoch_file), environment.WORKLOAD: life.name},
-        working_directory=life.record.working_directory,
-        init=launching.install_init(init, life.folders.state / _INITS),
-        stdin=streams[0],
-        stdout=streams[1],
-        stderr=streams[2],
-        terminal=is_terminal,
-        first_pid=launching.first_pid(life.name),
-        umask=_umask() if life.umask is None else life.umask,
-        limits=life.limits,
-        owner=life.owner,
-        folder=str(life.epoch_file.parent),
-    )
-    life.tree = launching.launch(spec)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def give(life: Life, streams: tuple[int, int, int]) -> None:
-    """Make pipes and terminals among `streams`, which we made, the owner's: programs open /dev/stdout and /dev/tty anew."""
-    if life.owner is None:
-        return
-    for descriptor in streams:
-        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            os.fchown(descriptor, life.owner.uid, life.owner.gid)
-        elif os.isatty(descriptor):
-            os.fchown(descriptor, life.owner.uid, -1)  # the group is that of terminals
-
-
-def take_over(life: Life, pid: int) -> None:
-    """Keep the process `pid`, which runs already, with all it started. Raises what `adopt.find` does."""
-    life.tree = adopt.find(pid)
-    life.own_namespace = process.status(pid).inner_pid == 1
-
-
 def end(life: Life) -> None:
     """End the workload at once. Raises `errors.WorkloadBusy` when a process that was taken over does not end."""
     if life.own_namespace:
@@ -364,100 +302,8 @@ def end(life: Life) -> None:
         adopt.end(life.tree)
 
 
-def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Voice) -> None:
-    """Bring the workload back from `source`, with `streams` as its new descriptors 0, 1 and 2.
-
-    Raises `errors.RestoreRefused`, `errors.RestoreFailed`, `errors.CheckpointDamaged`; nothing of it runs then.
-    """
-    manifest, contents = source.manifest, Path(source.folder)
-    included = frozenset(entry.path for entry in listing.read(contents))
-    plan = preflight.RestorePlan(
-        criu=life.criu, cpu=life.cpu_check, staging=life.staging, is_staged=True, included=included, owner=life.owner
-    )
-    found = preflight.check(manifest, plan)
-    _refuse(found, voice)
-    planned = life.gpus.plan(manifest, life.variables)
-    of_init, of_owner = carried.apart(manifest)
-    _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), voice)
-    _refuse(carried.put_back(of_init, contents, epoch=life.epoch), voice)
-    _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), voice)
-    _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents, owner=life.owner), voice)
-    give(life, streams)
-    images = contents / manifest.images_directory
-    cure_timerfds(images)
-    work = contents / _WORK
-    work.mkdir(mode=0o700)
-    options = restoring.RestoreOptions(
-        streams=manifest.streams,
-        descriptors=dict(enumerate(streams)),
-        expected_bytes=manifest.logical_bytes,
-        tcp=manifest.tcp,
-        log_to=life.folders.workload(life.name) / "restore.log",
-        owner=life.owner,
-    )
-    if source.late:
-        life.tree = _bring_back_while_reading(life, source, options, voice)
-    elif adopt.is_whole(images):
-        life.tree = restoring.restore(images, work, options, mortal(life.criu)).tree
-    elif life.owner is not None:
-        raise errors.RestoreRefused(f"{source.id} is of a tree without an init of ours", hint="root can restore it")
-    else:
-        life.tree = adopt.bring_back(images, work, options, life.criu).tree
-    try:
-        life.gpus.restore(life.tree, manifest, contents, planned)
-        alive.verify(life.tree, manifest.processes, _probe(life))
-    except errors.RestoreFailed:
-        tree.kill(life.tree)
-        tree.reap(life.tree, wait=True)
-        raise
-
-
-def _bring_back_while_reading(life: Life, source: Source, options: restoring.RestoreOptions, voice: Voice) -> Tree:
-    """Bring it back while its memory is read. Where that fails although the store is whole, read all of it and try once more."""
-    contents, criu = Path(source.folder), mortal(life.criu)
-    images, work = contents / source.manifest.images_directory, contents / _WORK
-    with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
-        try:
-            with life.repository.stream(source.id) as files:
-                pages = {os.path.basename(name): functools.partial(files.read, name) for name in source.late}
-                return restoring.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
-        except errors.StoreCorrupt as error:
-            raise damaged(source.id, error) from error
-        except errors.RestoreRefused:
-            raise
-        except errors.RestoreFailed as error:
-            voice.say(f"{error}; trying once more with all of it read before")
-        life.repository.extract(source.id, contents, names=source.late, progress=lambda _done: None)
-    shutil.rmtree(work)
-    work.mkdir(mode=0o700)
-    return restoring.restore(images, work, options, criu).tree
-
-
-def _probe(life: Life) -> alive.Probe | None:
-    if life.options.probe is None:
-        return None
-    before = os.environ if life.owner is None else {**_BARE, **life.variables}
-    return alive.Probe(
-        argv=tuple(shlex.split(life.options.probe)),
-        environment={**before, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.epoch_file)},
-        working_directory=life.record.working_directory,
-        owner=life.owner,
-        folder=str(life.epoch_file.parent),
-        limits=life.limits,
-    )
-
-
-def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:
-    """Tell of `findings`, and raise `errors.RestoreRefused` when one of them is a problem."""
-    found = problems(findings)
-    if found:
-        raise errors.RestoreRefused(_summary(found), hint=found[0].remedy or "see perdure check --restore", findings=findings)
-    for finding in findings:
-        if finding.severity is Severity.WARNING:
-            voice.say(f"{finding.subject}: {finding.message}" + (f" ({finding.remedy})" if finding.remedy else ""))
-
-
-def _summary(found: tuple[Finding, ...]) -> str:
+def summary(found: tuple[Finding, ...]) -> str:
+    """Return the first of the problems `found` in one line, and how many more there are."""
     first = found[0]
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
     return f"{first.code}: {first.subject}: {first.message}{more}"

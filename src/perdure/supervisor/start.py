@@ -25,7 +25,7 @@ from perdure.store.repository import Repository
 from perdure.supervisor import (
     allocation,
     background,
-    engine,
+    beginning,
     gate,
     handback,
     interval,
@@ -318,7 +318,7 @@ class _Beginning:
     def _run(self, life: Life, streams: Console, source: Source | None, init: locate.Init) -> None:
         """Start the workload, or bring it back, or take it over."""
         if self._wanted.adopt is not None:
-            engine.take_over(life, self._wanted.adopt)
+            beginning.take_over(life, self._wanted.adopt)
             return
         if source is not None and streams.plan.passed_on and not streams.plan.terminal:
             self._give_back(life, streams, source)
@@ -330,9 +330,9 @@ class _Beginning:
             terminal.Terminal().fit(streams.master)
         try:
             if source is not None:
-                engine.restore(life, source, (stdin, stdout, stderr), self._voice)
+                beginning.restore(life, source, (stdin, stdout, stderr), self._voice)
             else:
-                engine.launch(
+                beginning.launch(
                     life, self._wanted.command, self._wanted.environment, init, (stdin, stdout, stderr), is_terminal=streams.plan.terminal
                 )
         finally:
