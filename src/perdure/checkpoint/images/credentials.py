@@ -74,10 +74,10 @@ def _of_core(path: Path, process: int, thread: int) -> Credentials | None:
     if len(entries) != 1:
         raise errors.InputFormat(f"{path.name} does not hold one task")
     core = wire.parse(entries[0])
-    task = wire.content(core, _TASK)
+    task = _once(core, _TASK)
     state = wire.number(wire.parse(task), _STATE) if task is not None else 0
-    inner = wire.content(core, _THREAD)
-    told = wire.content(wire.parse(inner), _CREDENTIALS) if inner is not None else None
+    inner = _once(core, _THREAD)
+    told = _once(wire.parse(inner), _CREDENTIALS) if inner is not None else None
     if told is None:
         if state in _DEAD:
             return None
@@ -92,6 +92,13 @@ def _of_core(path: Path, process: int, thread: int) -> Credentials | None:
         has_capabilities=any(any(wire.numbers(fields, number)) for number in (9, 10, 11, 19)),
         secure_bits=wire.number(fields, _SECURE_BITS),
     )
+
+
+def _once(fields: tuple[wire.Field, ...], number: int) -> bytes | None:
+    """Return a message within another. One that stands there twice would be put together of both by whoever reads it next: refused."""
+    if sum(field.number == number for field in fields) > 1:
+        raise errors.InputFormat("the rights of a task stand twice in its image")
+    return wire.content(fields, number)
 
 
 def _four(fields: tuple[wire.Field, ...], first: int) -> tuple[int, int, int, int]:
