@@ -5,7 +5,7 @@ PYTEST_ARGS ?=
 REQUIRE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-apps test-gpu check docs bench bench-gpu lock wheel clean fuzz
+.PHONY: help demo test test-apps test-gpu test-slurm test-slurm-matrix cluster check docs bench bench-gpu lock wheel clean fuzz
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -27,6 +27,19 @@ test-apps: ## checkpoint, kill and bring back every application of the matrix
 test-gpu: ## on a machine with an NVIDIA GPU, as root: the tests that need one
 	@scripts/setup test
 	@$(PY) -m pytest -n0 -m gpu --require=gpu,criu $(PYTEST_ARGS)
+
+test-slurm: ## what takes long on the test cluster: thirty jobs, nodes killed at random for ten minutes
+	@scripts/setup cluster 24.11
+	@$(PY) -m pytest -n0 -m 'cluster' tests/e2e $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
+
+test-slurm-matrix: ## the proofs on the test cluster with Slurm 22.05, 24.11 and 26.05
+	@scripts/setup cluster 22.05 24.11 26.05
+	@for version in 22.05 24.11 26.05; do echo "Slurm $$version"; \
+	  $(PY) -m pytest -n0 -m 'cluster and not slow' tests/e2e --slurm=$$version $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS) || exit 1; done
+
+cluster: ## a Slurm cluster on this machine, and a shell on its login node (needs root)
+	@scripts/setup cluster 24.11
+	@scripts/cluster
 
 check: ## formatting, lint, types, layers, generated files, docs: no tests
 	@scripts/setup test

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import s3server
-from cluster import rootfs
+from cluster import rootfs, shape
 from postgres import Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ _NEEDS: dict[str, Callable[[], str | None]] = {
         if os.geteuid() == 0 and all(shutil.which(name) for name in ("slurmdbd", "sacct", "sacctmgr", "mariadbd"))
         else "needs root, slurmdbd, sacct, sacctmgr and mariadbd"
     ),
-    "cluster": lambda: rootfs.lack("24.11"),
+    "cluster": lambda: rootfs.lack(shape.DEFAULT_VERSION),
     "gpu": _lack_of_gpu,
     "postgres": lambda: (
         None if shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else "no PostgreSQL server on this machine"
@@ -62,6 +62,7 @@ _NEEDS: dict[str, Callable[[], str | None]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slurm", default="24.11", choices=sorted(rootfs.SUITES), help="version of Slurm of the test cluster")
     parser.addoption("--require", default="", metavar="WHAT,…", help=f"fail instead of skipping tests that need: {', '.join(_NEEDS)}")
 
 
@@ -83,6 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs root and an NVIDIA GPU whose state can be saved; run by `make test-gpu`")
+    shape.DEFAULT_VERSION = config.getoption("--slurm")
     config.addinivalue_line("markers", "required_but_missing(reason): set by --require; the test fails")
     # The suite must not depend on the configuration of whoever runs it.
     for variable in [key for key in os.environ if key.startswith("PERDURE_")]:

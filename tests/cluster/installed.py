@@ -72,6 +72,8 @@ def _template(version: str) -> Path:
                 folder.mkdir()
                 with slurm.running(folder, Shape(version=version, nodes=("n1",))) as cluster:
                     cluster.run("n1", *_ADMIN, "slurm", "install", "--here", *_WORDS, env=_ENVIRONMENT, timeout_s=600)
+                    # Tries CRIU and remembers the outcome, as the first job on each node would.
+                    cluster.run("n1", "/opt/perdure/bin/perdure", "doctor", check=False, timeout_s=600)
                     _take(cluster, fresh)
                 fresh.rename(target)
                 _remove_older(target)
@@ -83,7 +85,8 @@ def _take(cluster: Cluster, target: Path) -> None:
     disk = cluster.folder / "nodes/n1"
     for name in _KEPT:
         (target / "disk" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(disk / name, target / "disk" / name, symlinks=True)
+        if (disk / name).is_dir():
+            shutil.copytree(disk / name, target / "disk" / name, symlinks=True)
     for entry in json.loads((disk / "var/lib/perdure/install.json").read_text())["entries"]:
         path = entry["path"].lstrip("/").replace("usr/local/", "local/", 1)
         if not path.startswith((*_KEPT, "shared/", "run/")) and entry["kind"] in ("file", "link"):

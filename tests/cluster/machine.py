@@ -81,7 +81,6 @@ class Node:
         self._switch = switch
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
-        self._holder: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -142,29 +141,15 @@ class Node:
         self._process.stdin.close()
         self._process.wait()
         self._process = None
-        if self._holder is not None:
-            self._holder.wait()
-            self._holder = None
 
     def cut(self) -> None:
-        """Cut it off: no packet leaves or reaches it, and the shared folders do not answer any more, as NFS does not (they hang)."""
+        """Cut it off: no packet leaves or reaches it, and every access to the shared folders waits, as one to NFS does."""
         self._switch.ip("link", "set", f"v-{self.name}", "nomaster")
-        # A FUSE file system that nobody serves: every lookup waits, until the process is killed or the mount goes.
-        script = (
-            "for folder in /shared /home; do exec {fd}<>/dev/fuse; "
-            "mount -i -t fuse -o fd=$fd,rootmode=40000,user_id=0,group_id=0,allow_other dead $folder; done; "
-            "echo cut >/run/node/cut; exec sleep infinity"
-        )
-        self._holder = subprocess.Popen(self.inside("bash", "-c", script), stdin=subprocess.DEVNULL, start_new_session=True)
-        wait_until((Path(f"/proc/{self.pid}/root/run/node/cut")).exists, f"{self.name} is not cut off", timeout_s=30)
+        self.run("sh", "-c", "kill -STOP $(cat /run/node/serves-home /run/node/serves-shared)", cwd="/")
 
     def heal(self) -> None:
         """Connect it again."""
-        self.run("sh", "-c", "umount -l /home; umount -l /shared; rm /run/node/cut")
-        assert self._holder is not None, f"{self.name} is not cut off"
-        self._holder.kill()
-        self._holder.wait()
-        self._holder = None
+        self.run("sh", "-c", "kill -CONT $(cat /run/node/serves-home /run/node/serves-shared)", cwd="/")
         self._switch.ip("link", "set", f"v-{self.name}", "master", "br0")
 
     def inside(self, *command: str, user: str | None = None, env: dict[str, str] | None = None, cwd: str | None = None) -> list[str]:

@@ -30,7 +30,7 @@ chroot . apt-get update -q
 umount etc/ssl
 chroot . apt-get install -y -q --no-install-recommends \
     slurmctld slurmd slurmdbd slurm-client munge mariadb-server libslurm-dev gcc libc6-dev make \
-    python3 python3-venv iproute2 util-linux procps ca-certificates openssh-server openssh-client less nano
+    python3 python3-venv iproute2 util-linux procps ca-certificates openssh-server openssh-client bindfs less nano
 chroot . apt-get clean
 rm -rf var/lib/apt/lists/* etc/apt/apt.conf.d/99outside etc/apt/auth.conf* etc/apt/sources.list usr/sbin/policy-rc.d
 

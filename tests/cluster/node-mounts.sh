@@ -70,12 +70,13 @@ if [ -d /sys/fs/cgroup ] && mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup 2>/de
     done </proc/cgroups
 fi
 
-mount --bind "$outside/home" home
-mount --bind "$outside/shared" shared
+mkdir -m 700 run/node run/node/server run/node/server/home run/node/server/shared
+mount --bind "$outside/home" run/node/server/home
+mount --bind "$outside/shared" run/node/server/shared
 mkdir -p "$outside/log/$name"
 mount --bind "$outside/log/$name" var/log/slurm
 if [ "$role" = head ]; then mount --bind "$outside/state" var/spool/slurmctld; fi
-mkdir -p run/node run/source
+mkdir -p run/source
 mount --bind -o ro "$source" run/source
 cp "$(dirname "$0")/node-start.sh" run/node/start
 pivot_root . oldroot

@@ -9,6 +9,13 @@ wait_for() {
     fail "$*"
 }
 
+# The shared folders come through a process, as NFS's come through a network: stopped, every access to them waits, also through files
+# that are open already.
+for folder in home shared; do
+    bindfs -f --multithreaded "/run/node/server/$folder" "/$folder" &
+    echo $! >"/run/node/serves-$folder"
+    wait_for mountpoint -q "/$folder"
+done
 ip link set lo up
 wait_for ip link show eth0
 ip addr add "$address/24" dev eth0

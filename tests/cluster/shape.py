@@ -12,13 +12,15 @@ NETWORK = "10.79.0"
 HEAD = "head"
 USERS = {"alice": 2001, "bob": 2002, "carol": 2003}
 """alice and bob have an account, carol has nothing but a login."""
+DEFAULT_VERSION = "24.11"
+"""Of Slurm; `make test-slurm-matrix` chooses others."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """What a test may choose."""
 
-    version: str = "24.11"
+    version: str = dataclasses.field(default_factory=lambda: DEFAULT_VERSION)
     nodes: tuple[str, ...] = ("n1", "n2", "n3")
     job_file_append: bool = False
     """Whether Slurm appends to a job's output when it runs again, or empties it first (its default)."""
@@ -57,7 +59,7 @@ def _cgroup_conf(shape: Shape) -> str:
 
 
 def _slurm_conf(shape: Shape) -> str:
-    nodes = "".join(f"NodeName={name} CPUs=4 RealMemory=2000 Gres=gpu:a100:2\n" for name in shape.nodes)
+    nodes = "".join(f"NodeName={name} CPUs=4 RealMemory=2000 Gres=gpu:a100:2 Feature={name}\n" for name in shape.nodes)
     return f"""\
 ClusterName={NAME}
 FirstJobId=770001

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from pathlib import Path
 
+from cluster import shape
 from cluster.installed import STORE
 from cluster.slurm import Cluster
 
@@ -58,16 +57,6 @@ def written(cluster: Cluster, user: str, name: str, kind: str = "out") -> str:
 
 
 def checkpoints(cluster: Cluster, uid: int, job: int) -> list[str]:
-    """Return the checkpoints of a job that are in the store of the user with `uid`, the oldest first."""
-    folder = cluster.folder / STORE.lstrip("/") / "users" / str(uid)
-    return sorted(str(path.relative_to(folder)) for path in folder.glob(f"manifests/*-{job}/*"))
-
-
-def as_json(text: str) -> object:
-    """Return the JSON document that a command printed."""
-    return json.loads(text)
-
-
-def outside(cluster: Cluster, path: str) -> Path:
-    """Return where a path that all nodes share lies outside of them."""
-    return cluster.folder / path.lstrip("/")
+    """Return the names of a job's checkpoints in the store of the user with `uid`, the oldest first."""
+    folder = cluster.folder / STORE.lstrip("/") / "users" / str(uid) / "workloads" / f"slurm-{shape.NAME}-{job}" / "manifests"
+    return sorted(path.name for path in folder.glob("*")) if folder.is_dir() else []
