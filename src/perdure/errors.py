@@ -51,7 +51,7 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     ├── CheckpointFailed            checkpoint        20   no checkpoint was made; the workload goes on
     │   ├── CheckpointLater         checkpoint-later  75   the workload must not be saved at this very moment (retryable)
     │   ├── CheckpointRefused       checkpoint-refused 22  a check found what forbids it; the findings are attached
-    │   └── WorkloadLost            workload-lost     20   CRIU was broken off and took the workload with it; it can be resumed
+    │   └── WorkloadLost            workload-lost     20   CRIU or the CUDA driver took the workload with it; it can be resumed
     ├── GpuFailed                   gpu               20   the CUDA driver did not do what it was asked; what became of it is said
     ├── RestoreFailed               restore           20   the workload was not brought back; nothing was lost
     │   └── RestoreRefused          restore-refused   22   a check found what forbids it here; the findings are attached
@@ -477,7 +477,7 @@ class CheckpointRefused(CheckpointFailed):
 
 
 class WorkloadLost(CheckpointFailed):
-    """CRIU was killed in the middle of a dump and the workload died of it: it did not end by itself, and may be resumed."""
+    """CRIU was killed in the middle of a dump, or the CUDA driver does not let it go on: it did not end by itself, and may be resumed."""
 
     code = "workload-lost"
 

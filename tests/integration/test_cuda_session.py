@@ -142,6 +142,18 @@ def test_a_helper_tells_driver_and_devices(helper, world):
     assert [(device.uuid, device.memory_bytes, device.capability) for device in facts.devices] == [(A, 1 << 30, "9.0"), (B, 1 << 30, "9.0")]
 
 
+def test_what_hides_gpus_from_the_workload_does_not_hide_them_from_the_helper(world, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "none")
+    with Helper() as helper:
+        helper.facts()
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        (child,) = (pid for pid in children if b"perdure.checkpoint.cuda.driver" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+    assert not [one for one in variables if b"VISIBLE_DEVICES" in one]
+    assert b"CUDA_DEVICE_ORDER=PCI_BUS_ID" in variables
+
+
 def test_without_a_driver_there_is_one_clear_error(monkeypatch, tmp_path):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     with Helper() as helper, pytest.raises(errors.GpuUnavailable, match="no CUDA driver") as raised:

@@ -109,12 +109,20 @@ class Dumping:
         # One that was taken over outlives us: CRIU then undoes by itself what it did.
         criu = mortal(life.criu) if life.own_namespace else life.criu
         dumped = self._dump(folder, options, criu)
-        manifest = self._describe(dumped, facts, files, created_ns)
+        try:
+            return self._dumped(dumped, folder, findings, self._describe(dumped, facts, files, created_ns))
+        except BaseException:
+            if self._due.stop:
+                dump.let_go_on(life.tree, dumped.run_id)
+                life.gpus.resume()
+            raise
+
+    def _dumped(self, dumped: dump.Dumped, folder: Path, findings: tuple[Finding, ...], manifest: Manifest) -> Dumped:
         return Dumped(
             manifest,
             str(dumped.images),
             str(folder),
-            (*_items(folder, dumped.images), *life.gpus.items()),
+            (*_items(folder, dumped.images), *self._life.gpus.items()),
             (*findings, *self._taken.findings),
             dumped.run_id,
             self._lost,

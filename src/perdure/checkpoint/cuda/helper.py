@@ -24,6 +24,7 @@ from perdure.checkpoint.cuda.contract import Answer, Facts, Operation, Problem, 
 
 _START_S = 60.0
 """Without persistence mode the driver wakes every GPU at first: seconds for each."""
+_KILLED_S = 2.0
 _CHUNK_BYTES = 1 << 16
 _MOST_ANSWER_BYTES = 16 << 20
 _HIDDEN = ("CUDA_", "NVIDIA_", "GPU_DEVICE_ORDINAL", "__CUDA")
@@ -36,6 +37,8 @@ class Helper:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
+        self._ended: list[subprocess.Popen[bytes]] = []
+        """Killed ones that the driver has not let go of yet."""
         self._got = bytearray()
         self._number = 0
         self._asking = threading.Lock()
@@ -80,7 +83,7 @@ class Helper:
             connection.close()
         if process is not None:
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            self._ended = [one for one in (*self._ended, process) if not _is_reaped(one)]
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -139,6 +142,15 @@ class Helper:
         *lines, rest = bytes(self._got).split(b"\n")
         self._got = bytearray(rest)
         return lines
+
+
+def _is_reaped(process: subprocess.Popen[bytes]) -> bool:
+    """Reap a killed helper. One that hangs inside the kernel's driver does not even die: it is not waited for longer than this."""
+    try:
+        process.wait(_KILLED_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _unanswered(request: Request) -> Answer:
