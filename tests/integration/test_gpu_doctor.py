@@ -81,23 +81,24 @@ def test_a_good_driver_is_proved_by_a_canary(doctor, driver):
 
 
 @pytest.mark.parametrize(
-    ("fault", "step", "words"),
+    ("fault", "step", "words", "remedy"),
     [
-        (Fault("init", 1, "error", 3), "start", "cuInit"),
-        (Fault("lock", 1, "error", 600), "lock", "NOT_READY"),
-        (Fault("lock", 1, "die"), "lock", ""),
-        (Fault("checkpoint", 1, "error", 801), "checkpoint", "NOT_SUPPORTED"),
-        (Fault("restore", 1, "error", 2), "restore", "OUT_OF_MEMORY"),
-        (Fault("unlock", 1, "error", 304), "unlock", "OPERATING_SYSTEM"),
+        (Fault("init", 1, "error", 3), "start", "cuInit", "nvidia-smi"),
+        (Fault("lock", 1, "error", 600), "lock", "NOT_READY", "nvidia-smi"),
+        (Fault("lock", 1, "die"), "lock", "", ""),
+        (Fault("checkpoint", 1, "error", 801), "checkpoint", "NOT_SUPPORTED", "another machine"),
+        (Fault("restore", 1, "error", 2), "restore", "OUT_OF_MEMORY", "MIG"),
+        (Fault("unlock", 1, "error", 304), "unlock", "OPERATING_SYSTEM", "ptrace_scope"),
     ],
 )
-def test_a_canary_that_does_not_come_back_is_a_problem_at_its_step(doctor, driver, fault, step, words):
+def test_a_canary_that_does_not_come_back_is_a_problem_at_its_step(doctor, driver, fault, step, words, remedy):
     driver.faults(fault)
     status, document = doctor()
     assert status == 4
     found = of(document, "gpu-canary-failed")
     assert step in found["subject"]
     assert words in found["message"]
+    assert remedy in found["remedy"]
 
 
 @pytest.mark.parametrize(

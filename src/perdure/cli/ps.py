@@ -24,7 +24,8 @@ def ps(
 ) -> None:
     """List the workloads of this machine: how they are, and how much of each is safe.
 
-    States: starting, running; stopped and lost, which the next run goes on with; completed and failed, which it starts anew.
+    States: starting, running, suspended (off its GPU until perdure resume); stopped and lost, which the next run goes on with;
+    completed and failed, which it starts anew.
     """
     values = console.load_settings(common)
     agent = agent_side.find(values, user)

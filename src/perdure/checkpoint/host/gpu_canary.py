@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from perdure.base.proc import process
-from perdure.checkpoint.cuda.contract import Operation, Request, State
+from perdure.checkpoint.cuda.contract import Operation, Request, State, Trouble
 from perdure.checkpoint.cuda.helper import Helper
 
 SIZE_BYTES = 16 << 20
@@ -35,6 +35,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The last step that was begun: ``start``, one of the driver's operations, or ``content``."""
     failure: str | None
     """Why it ended there; None: all of it went well."""
+    trouble: Trouble | None = None
+    """The kind of the driver's refusal, where it is one."""
     size_bytes: int
     durations_s: dict[str, float]
     """By operation."""
@@ -42,6 +44,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Failed(Exception):
     """The canary did not come as far as it should."""
+
+    def __init__(self, why: str, trouble: Trouble | None = None) -> None:
+        super().__init__(why)
+        self.trouble = trouble
 
 
 class _Canary:
@@ -122,7 +128,7 @@ def run(uuid: str, size_bytes: int = SIZE_BYTES) -> Outcome:
         if canary.digest() != before:
             raise _Failed("its GPU memory does not hold what it held before")
     except _Failed as error:
-        return Outcome(step=step, failure=str(error), size_bytes=size_bytes, durations_s=durations_s)
+        return Outcome(step=step, failure=str(error), trouble=error.trouble, size_bytes=size_bytes, durations_s=durations_s)
     finally:
         canary.end()
     return Outcome(step=step, failure=None, size_bytes=size_bytes, durations_s=durations_s)
@@ -133,7 +139,7 @@ def _ask(helper: Helper, operation: Operation, wanted: State, pid: int, start_ti
     request = Request(number=0, operation=operation, pid=pid, start_ticks=start_ticks, time_limit_ms=int(_PATIENCE_S * 1000))
     (answer,) = helper.ask((request,), _PATIENCE_S * 1.5)
     if answer.problem is not None:
-        raise _Failed(answer.problem.message)
+        raise _Failed(answer.problem.message, answer.problem.trouble)
     if answer.state is not wanted:
         raise _Failed(f"the driver says {answer.state.value if answer.state else 'nothing'} afterwards, not {wanted.value}")
     return answer.elapsed_s
