@@ -9,21 +9,24 @@ import contextlib
 import os
 from typing import Literal
 
+import msgspec
+
 from perdure import errors
 from perdure.agent.asked import Check
 from perdure.agent.site import Site
 from perdure.base.proc import process
 from perdure.checkpoint.criu import locate
 from perdure.checkpoint.criu.run import Criu
+from perdure.checkpoint.cuda.helper import Helper
 from perdure.checkpoint.outputs import listing
-from perdure.checkpoint.preflight import cpu
+from perdure.checkpoint.preflight import cpu, gpu_states
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight import save as saving
 from perdure.checkpoint.preflight.plan import DISKS, Plan
 from perdure.model.checkpoint import CheckpointId, Owner
 from perdure.model.finding import Finding
 from perdure.store.repository import Repository
-from perdure.supervisor.record import LIVE, Workload
+from perdure.supervisor.record import LIVE, State, Workload
 
 
 def save(site: Site, owner: Owner, wanted: Check, known: Workload | None) -> tuple[int, tuple[Finding, ...]]:
@@ -41,6 +44,8 @@ def save(site: Site, owner: Owner, wanted: Check, known: Workload | None) -> tup
         store=site.place_of(owner).url,
         outputs=(*wanted.outputs, *(known.options.outputs if known else ())),
         tcp=known.options.tcp if known else wanted.tcp,
+        owner=owner if owner.uid else None,
+        is_suspended=known is not None and known.state is State.SUSPENDED,
     )
     if known is not None:
         if known.state not in LIVE or known.pid is None:
@@ -51,10 +56,15 @@ def save(site: Site, owner: Owner, wanted: Check, known: Workload | None) -> tup
                 f"process {foreign} of {known.name} has other rights than yours, as set-uid programs have: it is not looked into",
                 hint="no checkpoint is made while it runs",
             )
-        return known.pid, saving.check(known.pid, plan)
+        return known.pid, _look(known.pid, plan)
     if wanted.pid is None or wanted.start_ticks is None or wanted.pid < 1:
         raise errors.UsageError("name one thing to check", hint="perdure check NAME, or perdure check PID")
     return wanted.pid, _of_process(wanted.pid, wanted.start_ticks, owner, plan)
+
+
+def _look(pid: int, plan: Plan) -> tuple[Finding, ...]:
+    with Helper() as helper:
+        return saving.check(pid, msgspec.structs.replace(plan, ask_gpu=gpu_states.asker(helper)))
 
 
 def _of_process(pid: int, start_ticks: int, owner: Owner, plan: Plan) -> tuple[Finding, ...]:
@@ -69,7 +79,7 @@ def _of_process(pid: int, start_ticks: int, owner: Owner, plan: Plan) -> tuple[F
             if process.stat(pid).start_ticks != start_ticks:
                 raise gone
             _require_own(pid, owner, gone)
-            found = saving.check(pid, plan)
+            found = _look(pid, plan)
             _require_own(pid, owner, gone)  # while it was looked at, one of them may have run a set-uid program
         except errors.ProcessGone as error:
             raise gone from error
@@ -118,6 +128,7 @@ def restore(
         staging=site.values["staging"].value,
         disks=(str(site.folders_of(owner).state), *DISKS),
         included=frozenset(entry.path for entry in listing.parse(index)) if index is not None else frozenset(),
+        owner=owner if owner.uid else None,
     )
     return preflight.check(manifest, plan)
 
