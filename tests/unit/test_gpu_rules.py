@@ -199,6 +199,10 @@ class TestWorkload:
     def test_mps_is_seen_by_who_uses_it(self):
         machine = gs.gpus(uses=(gs.use(mps=True),))
         assert names(gpu.check(gs.scene(gs.member(), machine=machine))) == ["gpu-mps"]
+        beside = gs.gpus(uses=(gs.use(),), mps=(71,))
+        assert names(gpu.check(gs.scene(gs.member(), machine=beside))) == []
+        untold = gs.gpus(mps=(71,))
+        assert "gpu-mps" in names(problems(tuple(gpu.check(gs.scene(gs.member(), machine=untold)))))
 
     def test_states_that_nobody_asked_for_are_told(self):
         assert names(gpu.check(gs.scene(gs.member(state=State.RUNNING)))) == []

@@ -104,10 +104,10 @@ def check(scene: GpuScene) -> Iterator[Finding]:
 
 
 def _multi_process_service(scene: GpuScene) -> Iterator[Finding]:
-    if scene.machine.mps:
-        return  # told already
     for pid in sorted({use.pid for use in scene.uses if use.mps}):
         yield finding("gpu-mps", f"pid {pid}", "works through MPS", pid=pid)
+    if not scene.uses and not scene.is_suspended:  # where NVML tells of none, a daemon is all there is to go by
+        yield from gpu_machine.service(scene.machine)
 
 
 def _states(scene: GpuScene) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ def judge(gpus: Gpus) -> tuple[Finding, ...]:
     lacking = tuple(unfit(gpus, None))
     if not gpus.driver:
         return lacking
-    return (*lacking, *_missing_abilities(gpus), _driver(gpus), *map(_device, gpus.devices))
+    return (*lacking, *service(gpus), *_missing_abilities(gpus), _driver(gpus), *map(_device, gpus.devices))
 
 
 def unfit(gpus: Gpus, used: Collection[str] | None) -> Iterator[Finding]:
@@ -46,6 +46,10 @@ def unfit(gpus: Gpus, used: Collection[str] | None) -> Iterator[Finding]:
     for device in gpus.devices:
         if used is None or device.uuid in used:
             yield from _kind(gpus, device)
+
+
+def service(gpus: Gpus) -> Iterator[Finding]:
+    """Yield a finding when a daemon of MPS's runs: what begins to use CUDA goes through it."""
     if gpus.mps:
         yield finding("gpu-mps", "MPS", f"its daemon runs (pid {', '.join(map(str, gpus.mps))})", pid=gpus.mps[0])
 
