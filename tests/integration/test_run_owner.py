@@ -485,6 +485,8 @@ def command_of(pid: int) -> bytes:
 
 
 def test_a_set_uid_program_is_not_saved(desk):
+    if os.statvfs(desk.root).f_flag & os.ST_NOSUID or "NoNewPrivs:\t1" in Path("/proc/self/status").read_text():
+        pytest.skip("set-uid programs have no effect here")
     program = desk.root / "sleeper"
     program.write_bytes(Path("/bin/sleep").resolve().read_bytes())
     program.chmod(0o4755)
