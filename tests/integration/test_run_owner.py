@@ -343,6 +343,8 @@ def test_a_probe_that_fails_stops_the_restore(desk):
     desk.kill(first)
     status, _, err = desk.finish(80, options={"probe": "false"})
     assert (status, "the probe failed with 1" in err) == (20, True), err
+    status, _, err = desk.finish(80, options={"probe": "half 'a word"})
+    assert (status, "the probe cannot be read: No closing quotation" in err) == (20, True), err
     status, _, err = desk.finish(80, options={"probe": "no-such-probe"})
     assert (status, "the probe cannot be run: no-such-probe: command not found" in err) == (20, True), err
 

@@ -155,9 +155,15 @@ def _bring_back_while_reading(life: Life, source: Source, options: restoring.Res
 def _probe(life: Life) -> alive.Probe | None:
     if life.options.probe is None:
         return None
+    try:
+        argv = tuple(shlex.split(life.options.probe))
+    except ValueError as error:
+        raise errors.RestoreFailed(f"the probe cannot be read: {error}", hint="see --probe") from error
+    if not argv:
+        return None
     before = os.environ if life.owner is None else {**_BARE, **life.variables}
     return alive.Probe(
-        argv=tuple(shlex.split(life.options.probe)),
+        argv=argv,
         environment={**before, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.epoch_file)},
         working_directory=life.record.working_directory,
         owner=life.owner,

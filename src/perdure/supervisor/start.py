@@ -95,7 +95,7 @@ def _prepare_for_owner(wanted: Wanted) -> None:
 
 def _name(wanted: Wanted) -> str:
     if wanted.name is not None:
-        return wanted.name
+        return model.check_name(wanted.name)  # it becomes part of paths, and may be a user's word
     return naming.derive(wanted.command or process.command_line(wanted.adopt or 0), wanted.working_directory)
 
 
