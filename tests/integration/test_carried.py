@@ -171,6 +171,14 @@ def test_what_a_living_process_has_open_is_not_replaced(segment: Path, staging: 
     assert segment.stat().st_mode & 0o777 == 0o600
 
 
+def test_what_a_living_process_has_open_and_differs_by_its_time_alone_is_what_it_was(segment: Path, staging: Path):
+    found = collect([], staging, explicit=[str(segment)]).carried
+    os.utime(segment, ns=(1, 1))
+    with holding((str(segment), os.O_RDWR, 0, 0)):
+        assert put_back(found, staging, epoch=EPOCH) == ()
+    assert segment.stat().st_mtime_ns == 1
+
+
 @pytest.mark.parametrize("trap", ["link", "hard link", "fifo", "folder", "link to folder"])
 def test_traps_at_the_path_lead_nowhere(temporary: Path, staging: Path, trap: str):
     (temporary / "data").mkdir()

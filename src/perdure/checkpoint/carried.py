@@ -233,6 +233,9 @@ def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None) -> lis
                 return []
             with acting.as_self():
                 holder = holders.of(there) if stat.S_ISREG(there.st_mode) else None
+            if holder is not None and aside.is_as(folder, name, source, _of_its_age(look, there)):
+                # Only its time differs, as that of an init which another workload of the same user has brought here.
+                return []
             if holder is not None:
                 message = f"is not what it was, and process {holder} has it open"
                 return [_finding(each, "restore-carried-busy", Severity.PROBLEM, message, pid=holder)]
@@ -246,6 +249,10 @@ def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None) -> lis
             return kept
     finally:
         os.close(source)
+
+
+def _of_its_age(look: aside.Look, there: os.stat_result) -> aside.Look:
+    return msgspec.structs.replace(look, mtime_ns=there.st_mtime_ns)
 
 
 def _finding(each: Carried, code: str, severity: Severity, message: str, *, pid: int | None = None) -> Finding:
