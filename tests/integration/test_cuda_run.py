@@ -72,6 +72,7 @@ def start(site: Site, *options: str, size: int = SIZE, gpu: int = 0, work_us: in
 def goes_on(site: Site) -> None:
     """The program counts on: it ends as soon as a step is missing or done twice, or its memory changed."""
     before = counted(site)
+    assert not re.search(rb"astray|changed|CUDA error", site.log("a")), site.log("a")[-500:]
     wait_for(lambda: counted(site) > before + 20, what=f"for the program to go on, after {site.log('a')[-500:]!r}")
 
 
@@ -286,9 +287,15 @@ def test_the_only_copy_is_stored_again_when_the_store_was_away(site, world):
     goes_on(site)
 
 
-def test_show_tells_gpus_to_people(site, world):
-    start(site)
+def test_gpus_are_told_to_people_and_to_monitoring(site, world):
+    start(site, "--metrics", site.work / "metrics.prom")
     checkpoint(site)
+    assert site.ps("a")["last_checkpoint"]["gpu_bytes"] == SIZE
+    assert "on GPUs" in site.run("ps").stdout.decode()
+    figures = (site.work / "metrics.prom").read_text()
+    assert f'perdure_last_checkpoint_gpu_bytes{{workload="a"}} {SIZE}' in figures
+    for phase in ("lock", "checkpoint", "restore"):
+        assert f"\nperdure_last_checkpoint_gpu_{phase}_seconds" in figures
     shown = site.run("store", "show", "a").stdout.decode()
     assert "580.65.06" in shown
     assert "gpu-checkpoint" in shown

@@ -83,6 +83,7 @@ def _document(one: Listed, now_ns: int) -> dict[str, Any]:
             "stored_bytes": last.stored_bytes,
             "new_bytes": last.new_bytes,
             "stopped_s": last.stopped_s,
+            **({} if last.gpu_bytes is None else {"gpu_bytes": last.gpu_bytes}),
         }
         if last
         else None,
@@ -90,9 +91,9 @@ def _document(one: Listed, now_ns: int) -> dict[str, Any]:
 
 
 def _table(found: tuple[Listed, ...], now_ns: int) -> Table:
-    table = Table(
-        "name", "state", "epoch", "pid", "checkpoints", "last", "age", "size", "stored", "new", "stopped", box=None, pad_edge=False
-    )
+    columns = ["name", "state", "epoch", "pid", "checkpoints", "last", "age", "size", "stored", "new", "stopped"]
+    has_gpus = any(one.last_checkpoint is not None and one.last_checkpoint.gpu_bytes is not None for one in found)
+    table = Table(*columns, *(["on GPUs"] if has_gpus else []), box=None, pad_edge=False)
     for one in found:
         last = one.last_checkpoint
         cells = (
@@ -105,5 +106,7 @@ def _table(found: tuple[Listed, ...], now_ns: int) -> Table:
             if last
             else ["-"] * 6
         )
+        if has_gpus:
+            cells.append(units.format_size(last.gpu_bytes) if last and last.gpu_bytes is not None else "-")
         table.add_row(one.name, one.state.value, str(one.epoch or "-"), str(one.pid or "-"), str(one.checkpoints), *cells)
     return table

@@ -305,6 +305,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Told by the store when it lists; not part of what is signed."""
 
     @property
+    def gpu_bytes(self) -> int | None:
+        """Bytes that were on GPUs, whichever part they are stored as; None: there were none, or the driver did not tell."""
+        sizes = [process.memory_bytes for process in self.cuda_processes if process.memory_bytes is not None]
+        return sum(sizes) if sizes and len(sizes) == len(self.cuda_processes) else None
+
+    @property
     def logical_bytes(self) -> int:
         """Bytes of all parts as they were in the workload."""
         return sum(size.logical_bytes for size in self.sizes)

@@ -8,6 +8,12 @@ from perdure import errors
 from perdure.base import files
 from perdure.supervisor.messages import Event
 
+_GPU_PHASES = {
+    "gpu-lock": "Until work on GPUs had come to rest",
+    "gpu-checkpoint": "Moving GPU memory away",
+    "gpu-restore": "Moving GPU memory back",
+}
+
 
 class Metrics:
     """Counts what a supervisor tells of, and writes it to `path`, atomically, whenever something changed."""
@@ -34,6 +40,12 @@ class Metrics:
             self._set("perdure_last_checkpoint_new_bytes", "gauge", "Bytes it added to the store", last.new_bytes)
             self._set("perdure_last_checkpoint_stopped_seconds", "gauge", "How long the workload stood still", last.stopped_s)
             self._set("perdure_last_checkpoint_cost_seconds", "gauge", "From its trigger until it was durable", last.cost_s)
+            if last.gpu_bytes is not None:
+                self._set("perdure_last_checkpoint_gpu_bytes", "gauge", "Bytes of it that were on GPUs", last.gpu_bytes)
+            for phase, meaning in _GPU_PHASES.items():
+                if phase in event.durations_s:
+                    name = f"perdure_last_checkpoint_{phase.replace('-', '_')}_seconds"
+                    self._set(name, "gauge", meaning, event.durations_s[phase])
         elif event.phase == "failed":
             self._add("perdure_checkpoint_failures_total", 1)
         elif event.phase == "ended":

@@ -73,6 +73,8 @@ class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     stopped_s: float
     cost_s: float = 0.0
     """From the trigger until it was durable."""
+    gpu_bytes: int | None = None
+    """What of it was on GPUs, however it was saved; None: nothing, or the driver did not tell."""
 
     @classmethod
     def of(cls, manifest: Manifest, *, cost_s: float = 0.0) -> LastCheckpoint:
@@ -85,6 +87,7 @@ class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
             new_bytes=manifest.new_bytes,
             stopped_s=manifest.durations_s.get("stopped", 0.0),
             cost_s=cost_s,
+            gpu_bytes=manifest.gpu_bytes,
         )
 
 
