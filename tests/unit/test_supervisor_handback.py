@@ -151,3 +151,19 @@ def test_whatever_the_workload_writes_lines_of_others_in_it_are_told_apart(tmp_p
     with open(path, "rb") as file:
         found = splice.match(file.fileno(), 0, iter([word for word, _ in pieces if word]))
     assert (found.is_whole, found.done_bytes) == (True, len(expected))
+
+
+def test_what_was_put_back_is_cut_off_again_and_other_descriptors_are_left_alone(tmp_path):
+    with open(tmp_path / "out", "w+b") as file:
+        file.write(b"before\n")
+        file.flush()
+        reader, writer = os.pipe()
+        before = handback.lengths([file.fileno(), writer])
+        assert before == {file.fileno(): 7}
+        file.write(b"put back\n")
+        file.flush()
+        handback.shorten(before)
+        handback.shorten({writer: 0})
+        assert (tmp_path / "out").read_bytes() == b"before\n"
+        os.close(reader)
+        os.close(writer)

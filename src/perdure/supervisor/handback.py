@@ -7,9 +7,10 @@ job of a scheduler is treated the same, whether the scheduler emptied it or wrot
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -138,3 +139,22 @@ def _target(descriptor: int) -> Target | None:
 
 def _from(target: Target, start_bytes: int) -> Target:
     return Target(descriptor=target.descriptor, device=target.device, inode=target.inode, start_bytes=start_bytes)
+
+
+def lengths(descriptors: Iterable[int]) -> dict[int, int]:
+    """Return how long the regular files at `descriptors` are, in bytes."""
+    found = {}
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            there = os.fstat(descriptor)
+            if stat.S_ISREG(there.st_mode):
+                found[descriptor] = there.st_size
+    return found
+
+
+def shorten(before: Mapping[int, int]) -> None:
+    """Cut off what was put back after `lengths` returned `before`: nothing goes on from it, and whoever starts anew writes it again."""
+    for descriptor, size_bytes in before.items():
+        with contextlib.suppress(OSError):
+            if os.fstat(descriptor).st_size > size_bytes:
+                os.ftruncate(descriptor, size_bytes)

@@ -320,7 +320,9 @@ class _Beginning:
         if self._wanted.adopt is not None:
             beginning.take_over(life, self._wanted.adopt)
             return
+        before: dict[int, int] = {}
         if source is not None and streams.plan.passed_on and not streams.plan.terminal:
+            before = handback.lengths(handback.streams(streams.plan))
             self._give_back(life, streams, source)
         elif source is None:
             life.record = msgspec.structs.replace(life.record, targets=handback.targets(streams.plan))
@@ -330,13 +332,20 @@ class _Beginning:
             terminal.Terminal().fit(streams.master)
         try:
             if source is not None:
-                beginning.restore(life, source, (stdin, stdout, stderr), self._voice)
+                self._restore(life, source, (stdin, stdout, stderr), before)
             else:
                 beginning.launch(
                     life, self._wanted.command, self._wanted.environment, init, (stdin, stdout, stderr), is_terminal=streams.plan.terminal
                 )
         finally:
             streams.release()
+
+    def _restore(self, life: Life, source: Source, streams: tuple[int, int, int], before: dict[int, int]) -> None:
+        try:
+            beginning.restore(life, source, streams, self._voice)
+        except errors.PerdureError:
+            handback.shorten(before)
+            raise
 
     def _plan(self, source: Source | None) -> wiring.Plan:
         background = self._starter is not None
