@@ -148,8 +148,16 @@ class Node:
         self.run("sh", "-c", "kill -STOP $(cat /run/node/serves-home /run/node/serves-shared)", cwd="/")
 
     def heal(self) -> None:
-        """Connect it again."""
-        self.run("sh", "-c", "kill -CONT $(cat /run/node/serves-home /run/node/serves-shared)", cwd="/")
+        """Connect it again. What was open in the shared folders is lost, and what was on its way never arrives: as NFSv4 has it, whose
+        server has forgotten a client that was silent for so long.
+        """
+        script = (
+            "for folder in home shared; do kill -KILL $(cat /run/node/serves-$folder); umount -l /$folder; "
+            "setsid --fork bindfs -f --multithreaded /run/node/server/$folder /$folder </dev/null >/dev/null 2>&1; "
+            "until mountpoint -q /$folder; do sleep 0.05; done; "
+            'pgrep -f -x "bindfs -f --multithreaded /run/node/server/$folder /$folder" >/run/node/serves-$folder; done'
+        )
+        self.run("sh", "-c", script, cwd="/")
         self._switch.ip("link", "set", f"v-{self.name}", "master", "br0")
 
     def inside(self, *command: str, user: str | None = None, env: dict[str, str] | None = None, cwd: str | None = None) -> list[str]:

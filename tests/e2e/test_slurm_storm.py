@@ -1,0 +1,77 @@
+"""Opted-in jobs on nodes that are killed at random: all complete, and what they wrote is what an undisturbed run writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+
+import pytest
+from cluster import installed, work
+from cluster.machine import wait_until
+from cluster.slurm import Cluster
+
+pytestmark = pytest.mark.cluster
+
+ALICE = 2001
+PAUSE_S = 0.5
+LONG_S = 600
+
+
+@dataclasses.dataclass(frozen=True)
+class Storm:
+    """How long what lasts, in seconds, and how much of it there is."""
+
+    jobs: int
+    job_s: tuple[float, float]
+    storm_s: float
+    between_kills_s: tuple[float, float]
+    seed: int
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with installed.running(tmp_path_factory.mktemp("cluster")) as running:
+        work.lay(running)
+        yield running
+
+
+def _weather(cluster: Cluster, storm: Storm) -> int:
+    """Submit the jobs, kill nodes while the storm lasts, wait for all jobs; return how many nodes were killed.
+
+    Some nodes are back at once, and Slurm misses their jobs when they register; others only after it has given them up.
+    """
+    chance = random.Random(storm.seed)
+    sizes = {f"storm{number}": round(chance.uniform(*storm.job_s) / PAUSE_S) for number in range(storm.jobs)}
+    jobs = {
+        name: cluster.submit("alice", work.count(size, PAUSE_S, name=name), *work.files(name), env={"PERDURE": "every=5s"})
+        for name, size in sizes.items()
+    }
+    wait_until(lambda: any(work.checkpoints(cluster, ALICE, job) for job in jobs.values()), "no checkpoint", timeout_s=LONG_S)
+    kills = 0
+    end_s = time.monotonic() + storm.storm_s
+    while time.monotonic() < end_s:
+        node = chance.choice(cluster.shape.nodes)
+        cluster.kill(node)
+        kills += 1
+        if chance.random() < 0.5:
+            wait_until(lambda node=node: cluster.node_state(node).startswith("down"), f"{node} is not missed", timeout_s=LONG_S)
+        cluster.boot(node)
+        time.sleep(chance.uniform(*storm.between_kills_s))
+    for name, job in jobs.items():
+        cluster.wait_state(job, "COMPLETED", "FAILED", timeout_s=LONG_S)
+        said = work.written(cluster, "alice", name, "err")
+        assert work.written(cluster, "alice", name) == work.lines(sizes[name]), f"{name}: {said}"
+        wait_until(lambda job=job: cluster.attempts(job)[-1][:2] == ("COMPLETED", "0:0"), f"{name}: {cluster.attempts(job)}", timeout_s=60)
+    return kills
+
+
+def test_a_few_jobs_and_two_kills(cluster):
+    storm = Storm(jobs=4, job_s=(25, 35), storm_s=5, between_kills_s=(6, 8), seed=20)
+    assert _weather(cluster, storm) >= 1
+
+
+@pytest.mark.slow
+def test_thirty_jobs_and_nodes_killed_at_random_for_ten_minutes(cluster):
+    storm = Storm(jobs=30, job_s=(60, 240), storm_s=600, between_kills_s=(5, 60), seed=7)
+    assert _weather(cluster, storm) >= 5
