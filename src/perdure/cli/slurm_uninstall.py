@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from perdure import errors
 from perdure.base import units
 from perdure.cli import console, slurm_install
 from perdure.slurm import runner
@@ -20,6 +21,7 @@ def uninstall(
     prefix: slurm_install.PrefixOption = PREFIX,
     purge_checkpoints: Annotated[bool, Parameter(negative="", help="Remove the checkpoints too: those of all nodes.")] = False,
     wait: Annotated[bool, Parameter(negative="", help="Return when the last job that is being kept has ended.")] = False,
+    dry_run: Annotated[bool, Parameter(negative="", help="Only print what would be removed. With --here.")] = False,
     payload: slurm_install.PayloadOption = None,
     python: slurm_install.PythonOption = None,
     slurm: slurm_install.SlurmOption = None,
@@ -40,6 +42,10 @@ def uninstall(
     from perdure.slurm import fleet
 
     nodes = slurm_install.chosen(node_list, here=here, slurm=slurm)
+    if dry_run and nodes:
+        raise errors.UsageError("--dry-run looks at one node", hint="run it on that node with --here")
+    if dry_run:
+        return _planned(common)
     if not nodes:
         return _here(purge=purge_checkpoints, wait=wait, common=common)
     how = runner.read(runner_)
@@ -52,6 +58,20 @@ def uninstall(
             results.append(result)
             slurm_install.tell(common, result, len(results), len(nodes))
     return slurm_install.finish(common, results, nodes)
+
+
+def _planned(common: console.Common) -> int:
+    from perdure.slurm import uninstall as uninstalling
+
+    planned = uninstalling.look()
+    if common.json:
+        console.print_json(planned)
+        return 0
+    for entry in planned.entries:
+        console.out().print(console.printable(f"{entry.kind:<6} {entry.path}"))
+    waiting = f"; {len(planned.waiting_for)} processes run from it" if planned.waiting_for else ""
+    console.note(common, f"{planned.node}: {len(planned.entries)} paths{waiting}; nothing was touched")
+    return 0
 
 
 def _here(*, purge: bool, wait: bool, common: console.Common) -> int:

@@ -89,7 +89,7 @@ def uninstall(
     What is installed there takes itself out; where it cannot, the payload is sent.
     """
     words = ["slurm", "uninstall", "--here", "--json", "--quiet", *(["--wait"] if wait else [])]
-    *others, last = nodes
+    *others, last = _ordered(nodes, how, prefix=prefix, at_once=at_once) if purge else nodes
     for group, more in ((others, []), ([last], ["--purge-checkpoints"] if purge else [])):
         limit_s = 366 * 86400.0 if wait else _UNINSTALL_S
         here = Command([f"{prefix}/bin/perdure", *words, *more])
@@ -102,6 +102,18 @@ def uninstall(
         sent = runner.boot(payload, archive, prefix=prefix, pythons=pythons, arguments=[*words, *more])
         for answer in runner.run(how, missing, functools.partial(_same, sent), limit_s=limit_s, at_once=at_once):
             yield judge(answer)
+
+
+def _ordered(nodes: tuple[str, ...], how: Runner, *, prefix: str, at_once: int) -> tuple[str, ...]:
+    """Return `nodes` with one last that has an installation, which knows where the checkpoints are."""
+    asked = Command([f"{prefix}/bin/perdure", "slurm", "uninstall", "--here", "--json", "--dry-run"])
+    there = set()
+    for answer in runner.run(how, nodes, functools.partial(_same, asked), limit_s=_UNINSTALL_S, at_once=at_once):
+        document = answer.document()
+        if answer.status == 0 and isinstance(document, dict) and document.get("state") == "planned":
+            there.add(answer.node)
+    last = next((node for node in reversed(nodes) if node in there), nodes[-1])
+    return (*(node for node in nodes if node != last), last)
 
 
 def _same(command: Command) -> Command:

@@ -25,11 +25,23 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     state: str
-    """``removed``, ``leaving`` while jobs still use it, or ``absent``: nothing was installed."""
+    """``removed``, ``leaving`` while jobs still use it, ``absent`` where nothing was installed, or, of a dry run, ``planned``."""
     waiting_for: tuple[int, ...] = ()
     """The processes that still use it."""
     notes: tuple[str, ...] = ()
     elapsed_s: float = 0.0
+    entries: tuple[Entry, ...] = ()
+    """Of a dry run: what would be removed, in that order."""
+
+
+def look() -> Removed:
+    """Return what `uninstall` would remove on this node, and who still uses it; nothing is changed. Raises `errors.InputDenied`."""
+    found = manifest.read()
+    if found is None:
+        return Removed(node=os.uname().nodename, state="absent")
+    users = occupants.find(_versions(found.prefix))
+    pids = tuple(user.pid for user in users if not user.is_agent)
+    return Removed(node=os.uname().nodename, state="planned", waiting_for=pids, entries=(*reversed(found.entries), *found.stale))
 
 
 def uninstall(*, purge: bool, wait: bool) -> Removed:

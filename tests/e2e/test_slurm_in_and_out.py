@@ -1,0 +1,93 @@
+"""In on one node and the head while the others stay as they were, and out again while jobs run: on a real cluster, over ssh."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cluster import installed, shape, slurm, work
+from cluster.machine import wait_until
+from cluster.slurm import Cluster
+
+pytestmark = pytest.mark.cluster
+
+ALICE = 2001
+LONG_S = 400
+_LOOK = r"""
+set -e
+places="/etc /opt /usr/local /var/lib /var/cache /var/spool/cron /root"
+list() { find $places \( -path /var/lib/mysql -o -path /root/.ssh \) -prune -o "$@"; }
+list -printf '%p %y %m %U %G %l\n' | sort
+list -type f -print0 | sort -z | xargs -0 sha256sum
+ls -a /run | grep -i -e perdure -e criu || true
+"""
+"""All files that an installation could touch, with kind, mode, owner, target and content, but for what the database and ssh note on their
+own; of /run what could be ours."""
+
+
+def _look(cluster: Cluster) -> dict[str, set[str]]:
+    return {name: set(cluster.run(name, "sh", "-c", _LOOK, timeout_s=300).stdout.splitlines()) for name in cluster.nodes}
+
+
+def _changes(before: dict[str, set[str]], after: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the nodes that are not as they were, with the lines that differ."""
+    return {name: before[name] ^ after[name] for name in before if before[name] != after[name]}
+
+
+def _uninstall(cluster: Cluster, *more: str) -> dict[str, dict[str, object]]:
+    done = installed.admin(cluster, "slurm", "uninstall", "--node-list", f"n2,{shape.HEAD}", "--json", *more)
+    return {result["node"]: result["outcome"] for result in json.loads(done.stdout)["nodes"]}
+
+
+def _exists(cluster: Cluster, node: str, path: str) -> bool:
+    return Path(f"/proc/{cluster.nodes[node].pid}/root{path}").exists()
+
+
+def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with slurm.running(folder) as cluster:
+        work.lay(cluster)
+        before = _look(cluster)
+        installed.install(cluster, "n2", shape.HEAD)
+        assert set(_changes(before, _look(cluster))) == {"n2", shape.HEAD}
+
+        kept = cluster.submit("alice", work.count(600, 0.1, name="kept"), "-w", "n2", *work.files("kept"), env={"PERDURE": "every=2s"})
+        cluster.wait_state(kept, "RUNNING")
+        wait_until(lambda: work.checkpoints(cluster, ALICE, kept), "no checkpoint", timeout_s=LONG_S)
+
+        outcomes = _uninstall(cluster)
+        assert outcomes["n2"]["state"] == "leaving"
+        assert outcomes["n2"]["waiting_for"]
+        assert outcomes[shape.HEAD]["state"] == "removed"
+        assert not _exists(cluster, "n2", "/opt/perdure/bin/perdure")
+        assert not _exists(cluster, "n2", "/opt/perdure/lib/slurm/perdure_spank.so")
+        saved = len(work.checkpoints(cluster, ALICE, kept))
+
+        # Scripts that opted in submit and run as if there had never been anything; beside them the kept job is saved on.
+        plain = {
+            "comment": cluster.submit("alice", "echo plain; exit 3\n", "-w", "n2", "--comment=perdure:every=2s", "--output=comment.out"),
+            "variable": cluster.submit("alice", "echo plain; exit 3\n", "-w", "n2", "--output=variable.out", env={"PERDURE": "1"}),
+        }
+        for name, job in plain.items():
+            cluster.wait_state(job, "FAILED", timeout_s=LONG_S)
+            assert work.written(cluster, "alice", name).splitlines()[-1] == "plain"
+            assert [attempt[:2] for attempt in cluster.attempts(job)] == [("FAILED", "3:0")]
+        wait_until(lambda: work.checkpoints(cluster, ALICE, kept)[-1:] > [f"00000001.{saved:08d}"], "it is saved no more", timeout_s=LONG_S)
+
+        cluster.wait_state(kept, "COMPLETED", timeout_s=LONG_S)
+        assert work.written(cluster, "alice", "kept") == work.lines(600)
+        assert work.written(cluster, "alice", "kept", "starts") == "started\n"
+
+        # Whoever waits for its end takes the rest out.
+        wait_until(lambda: not _exists(cluster, "n2", "/var/lib/perdure"), "it was not removed", timeout_s=LONG_S)
+        assert _changes(before, _look(cluster)) == {}
+        assert work.checkpoints(cluster, ALICE, kept), "checkpoints stay"
+
+        # Nothing is installed any more, and the checkpoints go when that is asked for by one who can tell whose they are.
+        assert {outcome["state"] for outcome in _uninstall(cluster).values()} == {"absent"}
+        installed.install(cluster, "n2")
+        _uninstall(cluster, "--purge-checkpoints")
+        assert not (cluster.shared / "perdure" / "users").exists()
+        assert _changes(before, _look(cluster)) == {}
