@@ -19,6 +19,7 @@ from perdure.supervisor import control, messages
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests/standin/program.py"
 GPU = "GPU-0000000a-1111-2222-3333-444444444444"
+OTHER = "GPU-0000000b-1111-2222-3333-444444444444"
 MIB = 1 << 20
 
 pytestmark = [pytest.mark.criu, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the stand-in driver")]
@@ -105,6 +106,26 @@ def test_gpu_memory_moves_away_and_back_and_the_work_goes_on(site, driver):
     goes_on(site, "a")
     assert site.ps("a")["state"] == "running"
     assert ask(site, "resume", "a")["took_s"] is None
+
+
+def test_all_processes_of_a_tree_go_together_or_not_at_all(site, driver):
+    driver.gpus(Gpu(GPU, memory_bytes=8 * MIB), Gpu(OTHER, memory_bytes=8 * MIB))
+    each = [f"{sys.executable} {PROGRAM} {3 * MIB} {number} &" for number in (0, 1, 1)]
+    site.start("run", "--name", "a", "--every", "never", "--", "sh", "-c", " ".join([*each, "wait"]))
+    wait_for(lambda: used_bytes(site, driver) == 9 * MIB and b"at " in site.log("a"), what="for three processes to use GPUs")
+    driver.faults(Fault("lock", 3, "error", 801))
+    status, error = refusal(site, "suspend", "a")
+    assert (status, error["code"]) == (20, "gpu")
+    assert used_bytes(site, driver) == 9 * MIB
+    assert len(driver.calls("unlock")) == 2, "those that were locked run again"
+    goes_on(site, "a")
+    driver.faults()
+    assert ask(site, "suspend", "a")["gpu_bytes"] == 9 * MIB
+    assert used_bytes(site, driver) == 0
+    ask(site, "resume", "a")
+    assert used_bytes(site, driver) == 9 * MIB
+    log = len(site.log("a"))
+    wait_for(lambda: len(site.log("a")) > log + 300, what="for all to go on")
 
 
 def test_two_workloads_take_turns_on_one_gpu(site):
