@@ -90,6 +90,7 @@ class _Seat:
         wished = wishes.read((*self._trusted.options, *request.options))
         wanted = self._wanted(request, wished)
         folders = self._site.folders_of(self._owner)
+        slots.require_room(folders.state, wanted.name)
         with slots.taken(self._site.folders.state, folders.state, self._owner):
             self._note("run" if wanted.command else "restore", wanted, "begun", command=" ".join(wanted.command) or None)
             try:

@@ -6,6 +6,7 @@ run folder and a repository of their own below root's, so that names, locks, key
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -110,7 +111,9 @@ def require_safe(path: str) -> None:
                     raise _unsafe(at, "anybody may make folders in it") from None
                 return
             except OSError as error:
-                raise _unsafe(os.path.join(at, part), error.strerror or "cannot be opened") from error
+                is_link = error.errno in (errno.ELOOP, errno.ENOTDIR)
+                why = "it is a link or no folder, so name the folder itself" if is_link else error.strerror or "it cannot be opened"
+                raise _unsafe(os.path.join(at, part), why) from error
             os.close(descriptor)
             descriptor, at = below, os.path.join(at, part)
             found = os.fstat(descriptor)

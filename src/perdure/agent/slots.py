@@ -6,6 +6,7 @@ Counted so, nothing has to be remembered: an agent that is started anew, and sea
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from perdure.supervisor import lock
 
 MOST_OF_A_USER = 256
 MOST = 4096
+MOST_KNOWN = 2000
+"""Workloads that a user may have on this machine, running or not: each takes files in folders that all users share a disk in."""
 
 _FOLDER = "seats"
 
@@ -31,6 +34,15 @@ def taken(state: Path, user_state: Path, owner: Owner) -> Iterator[None]:
         yield
 
 
+def require_room(user_state: Path, name: str | None) -> None:
+    """Raise `errors.Unsupported` when the user of `user_state` has so many workloads that one more, unless `name` is known, is too many."""
+    folder = user_state / "workloads"
+    if name is not None and (folder / name).is_dir():
+        return
+    if folder.is_dir() and sum(1 for _ in folder.iterdir()) >= MOST_KNOWN:
+        raise errors.Unsupported(f"you have {MOST_KNOWN} workloads on this machine", hint="forget those that are done with: perdure rm")
+
+
 def count(user_state: Path) -> int:
     """Return how many seats run with `user_state` as their user's state folder."""
     folder = user_state / _FOLDER
@@ -39,8 +51,9 @@ def count(user_state: Path) -> int:
 
 def _take(stack: contextlib.ExitStack, folder: Path, most: int, full: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for number in range(most):
+    first = os.getpid()  # somewhere, so that the first look mostly finds a free one
+    for number in range(first, first + most):
         with contextlib.suppress(errors.WorkloadBusy):
-            stack.enter_context(lock.held(folder / str(number), full))
+            stack.enter_context(lock.held(folder / str(number % most), full))
             return
     raise errors.AgentUnavailable(full, hint="end one first, or try later; see perdure ps")

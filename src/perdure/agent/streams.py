@@ -31,7 +31,11 @@ def install(descriptors: tuple[int, int, int]) -> None:
     """Make `descriptors` this process's 0, 1 and 2, and close them. Raises `errors.UsageError` for one that is no stream."""
     try:
         for name, descriptor in zip(_NAMES, descriptors, strict=True):
-            _check(name, descriptor)
+            try:
+                _check(name, descriptor)
+            except OSError as error:
+                # Such as a user's own file system, which shows root nothing.
+                raise errors.UsageError(f"{name} cannot be looked at: {error.strerror}", hint="redirect it to a file or a pipe") from error
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
     finally:
