@@ -20,6 +20,8 @@ from perdure.checkpoint.cuda.machine import Ask, Group, Phase, Told
 
 _SLOWEST_BYTES_S = 250e6
 """GPU memory is moved at least so fast, also over a bus that others use, or onto a busy disk: whoever takes longer hangs."""
+_MOMENT_S = 0.2
+"""Between two attempts: kernels that waited for a process that was locked come to their end."""
 _REMEDIES = {
     Trouble.TIMED_OUT: "work on the GPU did not come to rest in time; kernels that wait for another process, as in NCCL, may never do",
     Trouble.NO_MEMORY: "see perdure doctor --gpu for free memory of host and GPUs, and whether MIG is on",
@@ -107,6 +109,7 @@ class Session:
                 continue
             if not machine.may_try_again(problem, self._attempts):
                 raise self._failure(problem, culprit)
+            time.sleep(_MOMENT_S)
 
     def resume(self, mapping: tuple[tuple[str, str], ...] = ()) -> None:
         """Move GPU memory back, onto other devices as `mapping` of UUIDs says, and let all run. Raises `errors.WorkloadLost`."""
