@@ -25,8 +25,8 @@ from perdure.checkpoint.criu import locate, run
 from perdure.checkpoint.criu.run import Action, Call, Criu
 
 Outcome = Literal["restored", "dump fails", "restore fails", "altered", "by number"]
-"""What CRIU does: all is well; it refuses to dump; it dumps and refuses to restore; it does both, and the program is not as it was; it opens
-what belongs to the process that happens to have the same number at the restore, and fails where there is none."""
+"""What CRIU does: all is well; it refuses to dump; it dumps and refuses to restore; it does both, and the program is not as it was; it
+opens what belongs to the process that has the same number at the restore, and fails where there is none."""
 
 _START_S = 20.0
 _STANDING = ("--file-locks", "--link-remap", "--ext-unix-sk", "--manage-cgroups=ignore")
