@@ -11,7 +11,7 @@ pytestmark = pytest.mark.criu
 
 # Python reads this before anything else, in the supervisor, in its saver and in every command. The time of day is all that is set: the
 # clock that counts from the boot goes on, as it does on a machine.
-_SETTABLE = '''
+_SETTABLE = """
 import os, time
 _path = os.environ.get("TEST_CLOCK")
 if _path:
@@ -24,7 +24,7 @@ if _path:
             return _time_ns()
     time.time_ns = _now_ns
     time.time = lambda: _now_ns() / 1e9
-'''
+"""
 DAY_NS = 86_400 * 1_000_000_000
 
 
