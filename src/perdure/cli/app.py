@@ -106,6 +106,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "uninstall": "perdure.cli.slurm_uninstall:uninstall",
             "payload": "perdure.cli.slurm_payload:payload",
             "policy": "perdure.cli.slurm_policy:policy_",
+            "status": "perdure.cli.slurm_status:status",
             "seat": "perdure.cli.slurm_seat:seat",
         },
     ),
