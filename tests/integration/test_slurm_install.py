@@ -15,9 +15,11 @@ from pathlib import Path
 
 import dying
 import island
+import msgspec
 import pytest
 from island import STORE
 
+from perdure import errors
 from perdure.slurm import checks, install, manifest, payload, policy, uninstall
 from perdure.slurm.site import Site
 
@@ -239,6 +241,121 @@ def test_a_new_version_leaves_the_one_before_to_the_jobs_that_run_from_it(tmp_pa
         _wait_until(lambda: manifest.read().stale == ())
         assert os.path.isfile(f"{second}/bin/perdure")
         uninstall.uninstall(purge=False, wait=True)
+        assert island.difference(before, island.snapshot()) == {}
+
+    island.visit(work, scratch)
+
+
+def test_what_others_have_there_is_never_written_over(tmp_path):
+    small = _small(tmp_path)
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        os.makedirs("/etc/perdure")
+        Path("/etc/perdure/config.toml").write_text('store = "/elsewhere"\n')
+        Path("/etc/perdure/slurm.toml").write_text('[opt-in]\nusers = ["alice"]\n')
+        os.symlink("/bin/true", "/usr/local/bin/perdure")
+        Path("/etc/slurm/plugstack.conf").write_text("required site.so")
+        before = island.snapshot()
+        node = _node(small)
+        with pytest.raises(install.Unfit) as caught:
+            install.place(SITE, small, node)
+        assert "/etc/perdure/config.toml" in str(caught.value)
+        assert "--replace" in caught.value.hint
+        assert island.difference(before, island.snapshot()) == {}
+
+        # With --replace it is put aside. The admin's policy is taken as it is, another's command stays, a line is added to another's list.
+        install.place(msgspec.structs.replace(SITE, replace=True), small, node)
+        assert Path("/etc/perdure/config.toml.perdure-old").read_text() == 'store = "/elsewhere"\n'
+        assert Path("/etc/perdure/config.toml").read_bytes() == SITE.config
+        assert policy.parse_shim(Path(policy.SHIM_FILE).read_bytes()).opt_in.users == ("alice",)
+        assert os.readlink("/usr/local/bin/perdure") == "/bin/true"
+        assert Path("/etc/slurm/plugstack.conf").read_text().splitlines()[0] == "required site.so"
+        assert len(Path("/etc/slurm/plugstack.conf").read_text().splitlines()) == 2
+
+        # The policy was changed and put into force since: the shim's file goes all the same, the policy is not ours.
+        Path("/etc/perdure/slurm.toml").write_text("")
+        assert policy.apply(policy.load(trusted=True)) is True
+        Path("/etc/perdure/slurm.toml").write_text('[opt-in]\nusers = ["alice"]\n')
+        uninstall.uninstall(purge=False, wait=False)
+        assert island.difference(before, island.snapshot()) == {}
+
+    island.visit(work, scratch)
+
+
+def test_a_configuration_that_the_admin_changed_is_kept_aside(tmp_path):
+    small = _small(tmp_path)
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        before = island.snapshot()
+        node = _node(small)
+        install.place(SITE, small, node)
+        Path("/etc/perdure/slurm.toml").write_text('[never]\nusers = ["bob"]\n')
+        assert install.place(SITE, small, node).state == "mended", "the shim's file follows the policy"
+        assert policy.parse_shim(Path(policy.SHIM_FILE).read_bytes()).never.users == ("bob",)
+        removed = uninstall.uninstall(purge=False, wait=False)
+        assert [note for note in removed.notes if "slurm.toml was changed" in note]
+        left = {path.removesuffix("/.") for path in island.difference(before, island.snapshot())}
+        assert left == {"/etc/perdure", "/etc/perdure/slurm.toml.perdure-kept"}
+
+    island.visit(work, scratch)
+
+
+def test_what_does_not_run_there_is_taken_back(tmp_path):
+    broken = _small(tmp_path, "raise SystemExit('no')\n")
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        before = island.snapshot()
+        node = _node(broken)
+        with pytest.raises(errors.EnvironmentUnfit):
+            install.place(SITE, broken, node)
+        assert island.difference(before, island.snapshot()) == {}
+        (scratch / "whole").mkdir()
+        whole = _small(scratch / "whole")
+        install.place(SITE, whole, node)
+        installed = island.snapshot()
+        with pytest.raises(errors.EnvironmentUnfit):
+            install.place(SITE, broken, node)
+        assert island.difference(installed, island.snapshot()) == {}, "the version before is in force"
+        uninstall.uninstall(purge=False, wait=False)
+        assert island.difference(before, island.snapshot()) == {}
+
+    island.visit(work, scratch)
+
+
+def test_several_nodes_fail_each_for_itself_and_are_named(tmp_path):
+    packed = tmp_path / "payload.tar"
+    made = _perdure("slurm", "payload", "-o", str(packed))
+    assert made.returncode == 0, made.stderr
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        before = island.snapshot()
+        # Three names for one machine, of which one does not answer.
+        how = """sh -c 'if [ {node} = n2 ]; then echo "no route to {node}" >&2; exit 255; fi; exec "$@"' x"""
+        words = ("--runner", how, "--payload", str(packed))
+        wrong = _perdure("slurm", "install", "--node-list", "n2,n1", "--store", STORE, *words, "--json")
+        assert (wrong.returncode, json.loads(wrong.stdout)["untouched"]) == (4, ["n1"])
+        assert island.difference(before, island.snapshot()) == {}, "the first one failed: no other was touched"
+
+        done = _perdure("slurm", "install", "--node-list", "n[1-2]", "--store", STORE, *words, "--json")
+        assert done.returncode == 3, done.stderr
+        assert "failed on n2" in done.stderr
+        results = {result["node"]: result for result in json.loads(done.stdout)["nodes"]}
+        assert results["n1"]["outcome"]["state"] == "installed"
+        assert results["n2"]["error"] == "no route to n2"
+        assert _installed("--version").returncode == 0
+
+        # What is damaged beyond starting is taken out by what is sent.
+        os.unlink("/opt/perdure/bin/perdure")
+        gone = _perdure("slurm", "uninstall", "--node-list", "n1", *words, "--json")
+        assert json.loads(gone.stdout)["nodes"][0]["outcome"]["state"] == "removed", gone.stderr
         assert island.difference(before, island.snapshot()) == {}
 
     island.visit(work, scratch)

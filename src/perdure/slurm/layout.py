@@ -199,7 +199,7 @@ class _Making:
         """Add a file that the admin may change; one that is there and says enough stays as it is, and is not ours."""
         self._parents(path)
         listed = self.old.find(path) if self.old is not None else None
-        if listed is None and os.path.lexists(path) and not self.site.replace and _says_enough(path, self.site):
+        if listed is None and os.path.lexists(path) and _says_enough(path, self.site):
             return
         digest = hashlib.sha256(content).hexdigest()
         entry = Entry(
