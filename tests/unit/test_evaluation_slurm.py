@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 
 import evaluations
 import msgspec
@@ -18,7 +19,9 @@ from perdure.evaluation import (
     overhead,
     recovery,
     slurm_course,
+    slurm_job,
     slurm_output,
+    slurm_programs,
     slurm_script,
     slurm_strike,
     utilisation,
@@ -26,6 +29,7 @@ from perdure.evaluation import (
 from perdure.evaluation import plan as plans
 from perdure.evaluation.accounting import Attempt, Look
 from perdure.evaluation.plan import Plan
+from perdure.evaluation.slurm_job import Job
 from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Point, Run, Unmeasured
 
 # What the programs of Slurm 24.11 print: a job whose node was lost, that ran again elsewhere, with its steps.
@@ -299,3 +303,145 @@ def test_an_attempt_reads_back(tmp_path):
     run = settled(Arm.UNMANAGED)
     kept = msgspec.json.decode(msgspec.json.encode(run), type=Run).events[-1].data["accounting"]
     assert msgspec.convert(kept, tuple[Attempt, ...]) == accounting.attempts(SACCT)
+
+
+# A job in the harness's hands, with programs that answer what a file says
+
+
+class Slurm:
+    """Stand-ins for squeue, scontrol, sacct and scancel: each prints its file, or fails with the words in it; what was asked is kept."""
+
+    PROGRAM = """#!/bin/sh
+here=$(dirname "$0")
+name=$(basename "$0")
+echo "$name $*" >>"$here/asked"
+if [ -e "$here/$name.fails" ]; then cat "$here/$name.fails" >&2; exit 1; fi
+if [ -e "$here/$name.says" ]; then cat "$here/$name.says"; fi
+"""
+
+    def __init__(self, place) -> None:
+        self.place = place
+        for name in ("squeue", "scontrol", "sacct", "scancel", "sbatch"):
+            (place / name).write_text(self.PROGRAM)
+            (place / name).chmod(0o755)
+
+    def says(self, name: str, text: str) -> None:
+        (self.place / f"{name}.fails").unlink(missing_ok=True)
+        (self.place / f"{name}.says").write_text(text)
+
+    def fails(self, name: str, text: str) -> None:
+        (self.place / f"{name}.fails").write_text(text)
+
+    def asked(self, name: str) -> list[str]:
+        return [line for line in (self.place / "asked").read_text().splitlines() if line.startswith(f"{name} ")]
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch) -> Slurm:
+    place = tmp_path / "bin"
+    place.mkdir()
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    return Slurm(place)
+
+
+AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+
+
+def test_a_controller_that_is_away_for_a_while_is_waited_for(slurm):
+    now_s = 0.0
+    job = Job(7, lambda: now_s)
+    slurm.fails("squeue", AWAY)
+    assert job.look() is None
+    now_s = 800.0
+    assert job.look() is None
+    slurm.says("squeue", "RUNNING|0|n1|None|\n")
+    seen = job.look()
+    assert seen is not None
+    assert seen.node == "n1"
+    slurm.fails("squeue", AWAY)
+    now_s = 1000.0
+    assert job.look() is None
+    now_s = 1900.0
+    with pytest.raises(errors.SchedulerUnavailable, match="Unable to contact"):
+        job.look()
+
+
+def test_a_job_that_the_controller_has_forgotten_is_over(slurm):
+    job = Job(7, lambda: 0.0)
+    slurm.fails("squeue", "slurm_load_jobs error: Invalid job id specified\n")
+    assert job.look() is None, "not shown yet"
+    slurm.says("squeue", "RUNNING|2|n1|None|\n")
+    job.look()
+    slurm.fails("squeue", "slurm_load_jobs error: Invalid job id specified\n")
+    assert job.look() == Look(state="UNKNOWN", phase="over", restarts=2, node="")
+
+
+def test_what_could_not_be_queued_again_is_when_the_controller_is_back_but_no_later_life(slurm):
+    for after, times in ((0, 2), (1, 1)):
+        (slurm.place / "asked").unlink(missing_ok=True)
+        job = Job(7, lambda: 0.0)
+        slurm.says("squeue", "RUNNING|0|n1|None|\n")
+        job.look()
+        slurm.fails("scontrol", AWAY)
+        assert job.requeue() == ""
+        slurm.says("scontrol", "")
+        slurm.says("squeue", f"RUNNING|{after}|n1|None|\n")
+        job.look()
+        assert len(slurm.asked("scontrol")) == times
+    slurm.fails("scontrol", "Requested operation not supported\n")
+    assert Job(7, lambda: 0.0).requeue() == "Slurm does not put the job into the queue again: Requested operation not supported"
+
+
+def test_accounts_are_kept_and_asked_for_by_whole_attempts(slurm, tmp_path):
+    slurm.says("sacct", SACCT)
+    found = Job(770009, lambda: 0.0).attempts(2, 1796000000.0, tmp_path)
+    assert [each.state for each in found] == ["NODE_FAIL", "COMPLETED"]
+    assert (tmp_path / "accounting.txt").read_text() == SACCT
+    assert f"--format={accounting.FIELDS}" in slurm.asked("sacct")[0]
+    slurm.fails("sacct", "Slurm accounting storage is disabled\n")
+    assert Job(770009, lambda: 0.0).attempts(2, 1796000000.0, tmp_path) == ()
+
+
+def test_what_tells_the_arms_apart_does_not_reach_a_job(slurm):
+    slurm.says("sbatch", "770009;lab\n")
+    (slurm.place / "sbatch").write_text('#!/bin/sh\nenv >"$(dirname "$0")/environment"\necho "770009;lab"\n')
+    given = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/h",
+        "PERDURE": "1",
+        "PERDURE_STORE": "/s",
+        "SBATCH_COMMENT": "perdure",
+        "SLURM_JOB_ID": "3",
+    }
+    assert slurm_programs.submit("job.sh", ("--requeue",), given) == 770009
+    seen = dict(line.split("=", 1) for line in (slurm.place / "environment").read_text().splitlines() if "=" in line)
+    assert seen["HOME"] == "/h"
+    assert not {"PERDURE", "PERDURE_STORE", "SBATCH_COMMENT", "SLURM_JOB_ID"} & seen.keys()
+
+
+def test_the_controllers_clock(slurm):
+    slurm.says("scontrol", f"Configuration data as of {int(time.time()) + 100}\nClusterName = lab\n")
+    assert slurm_programs.clock_offset_s() == pytest.approx(100, abs=5)
+    slurm.says("scontrol", "ClusterName = lab\n")
+    assert slurm_programs.clock_offset_s() == 0.0
+
+
+def test_all_jobs_of_a_run_are_ended_by_its_name(slurm):
+    slurm.says("squeue", "")
+    slurm_job.leave("arms-001-managed-1")
+    assert slurm.asked("scancel") == ["scancel --name=arms-001-managed-1"]
+
+
+def test_perdure_has_to_keep_the_one_and_not_the_other():
+    starts, restores = b"perdure: w, life 1 on n1: starts anew\n", b"perdure: w, life 2 on n2, restart 1: goes on from w@1.2\n"
+    managed = slurm_output.Keeping(is_wanted=True)
+    assert managed.trouble() == "Perdure did not say that it kept the job"
+    assert list(managed.feed(starts[:10])) == []
+    assert list(managed.feed(starts[10:] + b"step 1\n" + restores)) == ["w@1.2"]
+    assert managed.trouble() == ""
+    list(managed.feed(b"perdure: the store is away; it runs unmanaged\n"))
+    assert "the store is away" in managed.trouble()
+    unmanaged = slurm_output.Keeping(is_wanted=False)
+    assert unmanaged.trouble() == ""
+    assert list(unmanaged.feed(starts)) == []
+    assert unmanaged.trouble() == "Perdure kept the unmanaged job: the site's policy opts it in"

@@ -28,7 +28,7 @@ from perdure.evaluation import (
     recover,
     runs,
     slurm_programs,
-    slurm_run,
+    slurm_script,
     slurm_strike,
     this_machine,
 )
@@ -124,7 +124,10 @@ def refuse(plan: Plan) -> None:
     if not plan.workload.command:
         raise errors.UsageError("the plan has no workload.command", hint="perdure eval status says what is missing")
     if plan.site.where == "slurm":
-        slurm_run.refuse(plan)
+        gone = slurm_programs.missing()
+        if gone:
+            raise errors.EnvironmentUnfit(f"{', '.join(gone)}: not found here", hint="run this where jobs are submitted")
+        slurm_script.refuse(plan)
         for key, lack, remedy in slurm_strike.lacks(plan):
             raise errors.EnvironmentUnfit(f"{key}: {lack}", hint=remedy)
         return

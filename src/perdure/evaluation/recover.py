@@ -11,7 +11,7 @@ import shutil
 import time
 
 from perdure import errors
-from perdure.evaluation import disk, faults, local, places, runs, slurm_run
+from perdure.evaluation import disk, faults, local, places, runs, slurm_job
 from perdure.evaluation import folder as folders
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.plan import Plan
@@ -31,7 +31,7 @@ def recover(folder: Folder, plan: Plan) -> tuple[Run, ...]:
         raw = folder.raw / run_id
         _end(run_id)
         if plan.site.where == "slurm":
-            slurm_run.leave(run_id)
+            slurm_job.leave(run_id)
         disk.unmount(faults.disk_place(plan.faults.disk_path, plan.workload.working_directory or ".", raw.absolute()))
         run = runs.read(raw)
         if run is None:

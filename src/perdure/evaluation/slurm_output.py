@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+
+from perdure.evaluation.probes import Lines
 
 _LIFE = re.compile(r"^perdure: \S+, life \d+ on \S+?(?:, restart \d+)?: (?:goes on from (?P<origin>\S+)|starts anew)$")
 _UNMANAGED = re.compile(r"^perdure: (?P<why>.*it runs unmanaged.*)$")
@@ -35,6 +38,35 @@ def said(line: str) -> Said | None:
         return Said(True, life["origin"] or "")
     unmanaged = _UNMANAGED.match(line.strip())
     return None if unmanaged is None else Said(False, why=unmanaged["why"])
+
+
+class Keeping:
+    """Whether Perdure keeps the lives of a job, as their output says. `is_wanted`: it is to keep them."""
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
+        self._is_kept = False
+        self._trouble = ""
+        self._lines = Lines()
+
+    def feed(self, content: bytes) -> Iterator[str]:
+        """Hear what was written; yields the checkpoint that a life goes on from, of each that does."""
+        for line in self._lines.feed(content):
+            told = said(line)
+            if told is None:
+                continue
+            if not told.is_kept:
+                self._trouble = self._trouble or f"Perdure did not keep it: {told.why}"
+            elif not self._is_wanted:
+                self._trouble = "Perdure kept the unmanaged job: the site's policy opts it in"
+            else:
+                self._is_kept = True
+                if told.origin:
+                    yield told.origin
+
+    def trouble(self) -> str:
+        """Say why the run is none of its arm: it was kept where it should not be, or not where it should; '' when it is one."""
+        return self._trouble or ("Perdure did not say that it kept the job" if self._is_wanted and not self._is_kept else "")
 
 
 class Tail:

@@ -14,13 +14,12 @@ from typing import Any
 import msgspec
 
 from perdure import errors
-from perdure.evaluation import accounting, faults, local, requests, restarter, slurm_course, slurm_output, slurm_programs, slurm_script
+from perdure.evaluation import faults, local, requests, restarter, slurm_course, slurm_job, slurm_output, slurm_programs, slurm_script
 from perdure.evaluation.accounting import Look
 from perdure.evaluation.conduct import Given
-from perdure.evaluation.plan import Plan
-from perdure.evaluation.probes import Lines
 from perdure.evaluation.runs import Recorder
 from perdure.evaluation.schedule import Planned
+from perdure.evaluation.slurm_job import Job
 from perdure.evaluation.slurm_strike import Strikes
 from perdure.evaluation.watching import Watch
 from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Run
@@ -30,9 +29,6 @@ _LOOK_S = 1.0
 """squeue is asked this often."""
 _LOOK_STRUCK_S = 0.5
 """After a fault it is asked more often: the next life must be seen to begin before what it writes is read."""
-_ACCOUNTED_S = 60.0
-"""So long the accounting may take until it knows the end of a job."""
-_ENDED_S = 300.0
 _READY_S = 1800.0
 _JUST_BEFORE_S = 1e-6
 _BY_SLURM = frozenset({"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REQUEUED"})
@@ -50,21 +46,19 @@ class SlurmRun:
         self._recorder = recorder
         self._watch = Watch(given.plan.workload, given.places, given.clock, signal=self._signalled, saved=self._saved)
         self._tail = slurm_output.Tail(given.places.raw / slurm_script.OUTPUT)
-        self._said = Lines()
+        self._keeping = slurm_output.Keeping(is_wanted=given.arm is Arm.MANAGED)
         self._strikes = Strikes(given.plan, recorder.run_id)
         self._coming = list(given.planned)
         self._struck: FaultKind | None = None
         self._fault_s = 0.0
         self._met = 0
-        self._job = 0
         self._life = 0
         """Number of the life that was seen last, from 1; 0: none yet."""
         self._began_s = 0.0
         self._is_down = False
         """The life that was seen last is over."""
-        self._is_kept = False
-        self._trouble = ""
-        """Why the run is none of its arm: it was kept where it should not be, or not where it should."""
+        self._is_hung = False
+        """It is down because it hung, and Slurm is ending it: what it may still write is its own."""
         self._is_awaited = False
         """Interrupted, and not useful again."""
         self._last_signal_s: float | None = None
@@ -73,7 +67,6 @@ class SlurmRun:
         self._reached = False
         self._cut = ""
         self._looked_s = -float("inf")
-        self._seen: Look | None = None
         self._nodes: list[str] = []
 
     def run(self) -> bool:
@@ -83,7 +76,7 @@ class SlurmRun:
         site's commands fails, and `errors.Unsupported` when Slurm does not take the job.
         """
         try:
-            self._submit()
+            self._job = self._submit()
             following = self._stay()
             if self._given.stop.is_set():
                 return False
@@ -94,19 +87,19 @@ class SlurmRun:
 
     def settled(self, run: Run) -> Run:
         """Return the finished `run` with its times as the accounting has them, and with the environment of its node."""
-        told = self._accounted()
-        origin_unix_s = time.time() - self._given.clock() + run.environment.clock_offset_s
-        facts = self._given.places.raw / slurm_script.FACTS
-        found = slurm_script.environment(facts.read_text("utf-8", "replace") if facts.exists() else "", run.environment)
-        run = slurm_course.settle(run, accounting.attempts(told), origin_unix_s=origin_unix_s)
-        excluded = self._trouble or (
-            "Perdure did not say that it kept the job" if self._given.arm is Arm.MANAGED and self._life and not self._is_kept else ""
-        )
+        given = self._given
+        began_unix_s = time.time() - given.clock()
+        found = self._job.attempts(len(self._nodes), began_unix_s, given.places.raw)
+        run = slurm_course.settle(run, found, origin_unix_s=began_unix_s + run.environment.clock_offset_s)
+        facts = given.places.raw / slurm_script.FACTS
         return msgspec.structs.replace(
-            run, environment=found, node=",".join(sorted(set(self._nodes))) or run.node, excluded=run.excluded or excluded or None
+            run,
+            environment=slurm_script.environment(facts.read_text("utf-8", "replace") if facts.exists() else "", run.environment),
+            node=",".join(sorted(set(self._nodes))) or run.node,
+            excluded=run.excluded or (self._keeping.trouble() if self._nodes else None) or None,
         )
 
-    def _submit(self) -> None:
+    def _submit(self) -> Job:
         there, work = self._given.places, self._plan.workload
         there.scratch.mkdir(0o700, exist_ok=True)
         if work.setup:
@@ -123,7 +116,7 @@ class SlurmRun:
         path.write_text(slurm_script.script(command, self._recorder.run_id, there.raw, self._plan.versions), "utf-8")
         options = slurm_script.options(self._plan, self._given.arm, self._recorder.run_id, there.raw, limit_s)
         try:
-            self._job = slurm_programs.submit(str(path), options, os.environ)
+            return Job(slurm_programs.submit(str(path), options, os.environ), self._given.clock)
         except slurm_programs.Refused as error:
             raise errors.Unsupported(f"sbatch refused the job: {error}", hint=f"try it by hand: {path}") from error
 
@@ -150,7 +143,7 @@ class SlurmRun:
         pause_s = _LOOK_S if self._struck is None else _LOOK_STRUCK_S
         if (self._is_down and self._tail.grown()) or now_s - self._looked_s >= pause_s:
             following = self._look()
-        if not self._is_down:
+        if not self._is_down or self._is_hung:
             self._read()  # what is written after a life's end is the next life's, and waits for its begin
         silent_s = now_s - max(self._began_s, self._last_signal_s or 0.0)
         if following is None and not self._is_down and self._life and silent_s >= self._silence_limit_s():
@@ -159,17 +152,16 @@ class SlurmRun:
 
     def _look(self) -> restarter.Next | None:
         self._looked_s = self._given.clock()
-        seen = accounting.look(slurm_programs.look(self._job))
+        seen = self._job.look()
         if seen is None:
-            if self._seen is not None:
-                return self._over(Look(state="UNKNOWN", phase="over", restarts=self._seen.restarts, node=""))
-            return None  # the controller does not show it yet
-        self._seen = seen
+            return None
         if seen.phase == "runs" and seen.restarts + 1 > self._life:
             self._begin(seen)
-        elif seen.phase in ("waits", "over", "held") and self._life and not self._is_down:
+        elif seen.phase in ("waits", "over", "held") and self._life and (not self._is_down or self._is_hung):
             self._read()
-            self._down(seen)
+            if not self._is_down:
+                self._down(seen)
+            self._is_hung = False
         if seen.phase == "held":
             self._cut = f"Slurm holds the job: {seen.state}"
             return "failed"
@@ -185,8 +177,8 @@ class SlurmRun:
         self._watch.begin(self._life)
         self._nodes.append(seen.node)
         self._began_s = self._given.clock()
-        self._is_down, self._last_signal_s, self._struck = False, None, None
-        data = {"life": self._life, "job": self._job, "node": seen.node}
+        self._is_down, self._is_hung, self._last_signal_s, self._struck = False, False, None, None
+        data = {"life": self._life, "job": self._job.number, "node": seen.node}
         if len(self._nodes) == 1:
             self._event(EventKind.LAUNCHED, self._watch.existing(), data)
         else:
@@ -214,12 +206,8 @@ class SlurmRun:
             fruitless = self._fruitless >= restarter.MOST_FRUITLESS
             self._cut = f"{self._fruitless} lives in a row made no progress" if fruitless else f"Slurm says {seen.state}"
             return "failed"
-        try:
-            slurm_programs.requeue(self._job)
-        except slurm_programs.Refused as error:
-            self._cut = f"Slurm does not put the job into the queue again: {error}"
-            return "failed"
-        return None
+        self._cut = self._job.requeue()
+        return "failed" if self._cut else None
 
     def _read(self) -> None:
         """Read what was written, for the counter and for Perdure's own words."""
@@ -227,23 +215,10 @@ class SlurmRun:
             return
         content = self._tail.read()
         if content:
-            self._hear(content)
+            for origin in self._keeping.feed(content):
+                self._event(EventKind.RESTORED, None, {"from": origin})
             self._watch.printed(content, self._given.clock())
         self._watch.poll(is_up=True)
-
-    def _hear(self, content: bytes) -> None:
-        for line in self._said.feed(content):
-            said = slurm_output.said(line)
-            if said is None:
-                continue
-            if not said.is_kept:
-                self._trouble = self._trouble or f"Perdure did not keep it: {said.why}"
-            elif self._given.arm is Arm.UNMANAGED:
-                self._trouble = "Perdure kept the unmanaged job: the site's policy opts it in"
-            else:
-                self._is_kept = True
-                if said.origin:
-                    self._event(EventKind.RESTORED, None, {"from": said.origin})
 
     def _signalled(self, at_s: float, counter: float) -> None:
         if self._struck in faults.AT_ONCE:
@@ -284,8 +259,8 @@ class SlurmRun:
         try:
             if self._struck is not None:
                 raise errors.Unsupported(f"the {self._struck.value} before it is not over yet")
-            done = self._strikes.strike(planned.kind, self._job, self._nodes[-1])
-        except errors.Unsupported as error:
+            done = self._strikes.strike(planned.kind, self._job.number, self._nodes[-1])
+        except (errors.Unsupported, errors.SchedulerUnavailable) as error:
             self._event(EventKind.FAULT_PLANNED, planned.counter, data | {"failed": str(error)})
             return
         # It struck while the command ran. Its begin is taken, in both arms: no recovery is called shorter than it was.
@@ -310,17 +285,16 @@ class SlurmRun:
 
     def _hung(self) -> None:
         """Nobody but the harness finds a job that stands still."""
-        self._is_down, self._is_awaited = True, True
+        self._is_down, self._is_hung, self._is_awaited = True, True, True
         self._fruitless = self._fruitless + 1 if self._last_signal_s is None else 0
         self._event(EventKind.DETECTED, None, {"how": "missing heartbeat", "exit_status": None})
         if self._fruitless >= restarter.MOST_FRUITLESS:
             self._cut = f"{self._fruitless} lives in a row made no progress"
             return
-        self._struck = self._struck or FaultKind.HANG
-        try:
-            slurm_programs.requeue(self._job)
-        except slurm_programs.Refused as error:
-            self._cut = f"Slurm does not put the job into the queue again: {error}"
+        if self._struck is None:
+            # Nobody broke it: what it may still write was worked out before it stood still.
+            self._struck, self._fault_s = FaultKind.HANG, self._given.clock()
+        self._cut = self._job.requeue()
 
     def _silence_limit_s(self) -> float:
         work = self._plan.workload
@@ -337,7 +311,7 @@ class SlurmRun:
             "exit_status": 0 if following == "completed" else None,
             "completed": following == "completed",
             "lives": len(self._nodes),
-            "job": self._job,
+            "job": self._job.number,
         }
         if self._given.arm is Arm.MANAGED:
             data["checkpoints_told"] = False
@@ -350,52 +324,9 @@ class SlurmRun:
     def _event(self, kind: EventKind, value: float | None = None, data: dict[str, Any] | None = None, at_s: float | None = None) -> None:
         self._recorder.event(Event(self._given.clock() if at_s is None else at_s, kind, value, data or {}))
 
-    def _accounted(self) -> str:
-        """Return what the accounting says of the job, once it knows its end; what was said is kept in the run's folder."""
-        end_s = time.monotonic() + _ACCOUNTED_S
-        since_unix_s = time.time() - self._given.clock()
-        told = ""
-        while True:
-            try:
-                told = slurm_programs.account(self._job, accounting.FIELDS, since_unix_s)
-            except (slurm_programs.Refused, errors.SchedulerUnavailable):
-                break  # nobody keeps accounts here, or not now: the run stays as it was seen
-            found = accounting.ran(accounting.attempts(told))
-            if (len(found) >= len(self._nodes) and all(one.end_s is not None for one in found)) or time.monotonic() >= end_s:
-                break
-            time.sleep(_LOOK_S)
-        (self._given.places.raw / "accounting.txt").write_text(told, "utf-8")
-        return told
-
     def _clean(self) -> None:
         """Leave no job of this run behind, and bring nodes back that it lost."""
         self._watch.close()
-        leave(self._recorder.run_id)
+        slurm_job.leave(self._recorder.run_id)
         self._strikes.close()
         local.remove(self._given.places)
-
-
-def leave(run_id: str) -> None:
-    """End the jobs of a run, and wait until Slurm has. Raises `errors.EnvironmentUnfit` when one does not end."""
-    slurm_programs.cancel(f"--name={run_id}")
-    end_s = time.monotonic() + _ENDED_S
-    while left := slurm_programs.run("squeue", "--noheader", f"--name={run_id}", "-O", "JobID:|").strip():
-        if time.monotonic() >= end_s:
-            raise errors.EnvironmentUnfit(f"job {left.strip('|')} of run {run_id} does not end", hint="see squeue")
-        slurm_programs.cancel(f"--name={run_id}")
-        time.sleep(_LOOK_S)
-
-
-def refuse(plan: Plan) -> None:
-    """Raise what forbids to run this plan on Slurm: `errors.EnvironmentUnfit`, `errors.Unsupported`."""
-    gone = slurm_programs.missing()
-    if gone:
-        raise errors.EnvironmentUnfit(f"{', '.join(gone)}: not found here", hint="run this where jobs are submitted")
-    if plan.workload.nodes > 1:
-        raise errors.Unsupported("jobs of more than one node are not kept by Perdure yet", hint="evaluate a workload of one node")
-    progress = plan.workload.progress
-    if progress is not None and progress.kind in ("http", "metrics"):
-        raise errors.Unsupported(
-            "over HTTP a workload is asked on this host alone", hint='for a job on Slurm, write workload.progress of kind "log" or "file"'
-        )
-    slurm_script.comment(plan.arms.managed_options)

@@ -122,3 +122,15 @@ def environment(told: str, login: Environment) -> Environment:
 
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
+
+
+def refuse(plan: Plan) -> None:
+    """Raise what forbids to run this plan as jobs: `errors.Unsupported`, and `errors.UsageError` for options of Perdure's."""
+    if plan.workload.nodes > 1:
+        raise errors.Unsupported("jobs of more than one node are not kept by Perdure yet", hint="evaluate a workload of one node")
+    progress = plan.workload.progress
+    if progress is not None and progress.kind in ("http", "metrics"):
+        raise errors.Unsupported(
+            "over HTTP a workload is asked on this host alone", hint='for a job on Slurm, write workload.progress of kind "log" or "file"'
+        )
+    comment(plan.arms.managed_options)
