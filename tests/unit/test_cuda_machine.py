@@ -40,7 +40,7 @@ class Simulated:
         self.faults = faults
         self.fatal = fatal
         self.left = most_faults
-        self.died = False
+        self.died_in_hands = False
         self.failed = False
         self.asked: list[Operation] = []
 
@@ -96,8 +96,10 @@ class Simulated:
             case "idle":  # it says that it did it, and did not
                 return Told(pid, None, self.states[pid])
             case "die":
-                self.died = True
-                del self.states[pid]
+                self.died_in_hands |= operation is not Operation.STATE
+                was = self.states.pop(pid)
+                if operation is not Operation.STATE and self.rng.random() < 0.5:
+                    return Told(pid, problem(Trouble.OTHER), was)  # it is still there when it is looked at, for the last time
                 return Told(pid, problem(Trouble.GONE))
         self.failed = True
         self.states[pid] = State.FAILED
@@ -138,6 +140,7 @@ def test_ten_thousand_drivers_leave_nothing_locked():
         driver = Simulated(rng.randint(1, 4), rng, faults=rng.choice([0.0, 0.1, 0.3, 0.7]), fatal=rng.random() < 0.5)
         group = attempt(driver)
         phases[group.phase] += 1
+        assert group.phase is Phase.LOST or not driver.died_in_hands, f"seed {seed}: one died in our hands, and nobody said so"
         if group.phase in (Phase.RUNNING, Phase.UNTOUCHED):
             assert driver.rest() <= {State.RUNNING}, f"seed {seed}: said to run, and does not: {driver.states}"
         else:
@@ -228,6 +231,18 @@ def test_one_that_dies_in_our_hands_is_a_loss(asked):
         good = [looked] if asked == "restore" else [looked, {}]
         group, ask, _ = scripted(machine.resume(machine.restored([1, 2])), *good, gone)
     assert (group.phase, ask, group.culprit) == (Phase.LOST, None, 1)
+
+
+def test_one_that_is_still_there_for_a_moment_after_the_driver_killed_it_is_a_loss_too():
+    dying = {1: Told(1, problem(Trouble.OTHER), State.RUNNING)}
+    group, ask, _ = scripted(machine.suspend([1]), {}, dying, {1: Told(1, problem(Trouble.GONE))})
+    assert (group.phase, ask, group.culprit) == (Phase.LOST, None, 1)
+
+
+def test_one_that_ends_right_after_it_was_let_go_does_so_by_itself():
+    looked = {pid: Told(pid, None, State.LOCKED) for pid in (1, 2)}
+    group, ask, _ = scripted(machine.found([1, 2]), looked, {}, {1: Told(1, problem(Trouble.GONE))})
+    assert (group.phase, ask) == (Phase.RUNNING, None)
 
 
 def test_one_that_ends_by_itself_while_it_runs_is_none():

@@ -60,6 +60,8 @@ class Member(msgspec.Struct, frozen=True):
     """As the driver told last; None: not known."""
     is_sure: bool = False
     """It is known to use CUDA: the driver has told a state of it, now or when it was saved."""
+    is_in_hands: bool = False
+    """Something was done to it, and it has not been seen to run since."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +113,7 @@ def resume(group: Group, problem: Problem | None = None, culprit: int | None = N
 
 def restored(pids: Iterable[int]) -> Group:
     """Return the group of processes that were brought back from images, where they had been suspended."""
-    return Group(phase=Phase.SUSPENDED, members=tuple(Member(pid, State.CHECKPOINTED, is_sure=True) for pid in pids))
+    return Group(phase=Phase.SUSPENDED, members=tuple(Member(pid, State.CHECKPOINTED, is_sure=True, is_in_hands=True) for pid in pids))
 
 
 def found(pids: Iterable[int]) -> Next:
@@ -126,11 +128,11 @@ def step(group: Group, answers: Iterable[Told]) -> Next:
         raise AssertionError("something was asked, and nothing answered")
     ended = tuple(answer.pid for answer in told.values() if answer.problem is not None and answer.problem.trouble is Trouble.GONE)
     before = {member.pid: member for member in group.members}
-    members = tuple(_after(member, told.get(member.pid)) for member in group.members if member.pid not in ended)
+    members = tuple(_after(member, told.get(member.pid), group.asked) for member in group.members if member.pid not in ended)
     members = tuple(member for member in members if not _is_without(member, told.get(member.pid), group.asked))
     now = msgspec.structs.replace(group, members=members)
     # One that ends while it runs, and nothing is done to it, does so by itself. Otherwise nobody knows whose doing it was.
-    broken = [pid for pid in ended if before[pid].is_sure and (before[pid].state, group.asked) != (State.RUNNING, Operation.STATE)]
+    broken = [pid for pid in ended if before[pid].is_in_hands or (before[pid].is_sure and group.asked is not Operation.STATE)]
     if broken:
         return _lost(now, told[broken[0]].problem, broken[0])
     failed = next((answer for answer in told.values() if answer.problem and answer.pid in {member.pid for member in members}), None)
@@ -144,10 +146,13 @@ def may_try_again(problem: Problem, attempts: int) -> bool:
     return problem.trouble in _PASSING and attempts < ATTEMPTS
 
 
-def _after(member: Member, told: Told | None) -> Member:
+def _after(member: Member, told: Told | None, asked: Operation) -> Member:
     if told is None:
         return member
-    return Member(member.pid, told.state, is_sure=member.is_sure or told.state is not None)
+    is_seen_to_run = told.state is State.RUNNING and (asked is Operation.STATE or (asked is Operation.UNLOCK and told.problem is None))
+    is_acted_upon = asked is not Operation.STATE or told.state not in (State.RUNNING, None)
+    is_in_hands = not is_seen_to_run and (member.is_in_hands or is_acted_upon)
+    return Member(member.pid, told.state, is_sure=member.is_sure or told.state is not None, is_in_hands=is_in_hands)
 
 
 def _is_without(member: Member, told: Told | None, asked: Operation) -> bool:
