@@ -11,12 +11,20 @@ import importlib
 import importlib.util
 import json
 import os
-import pkgutil
 import pwd  # noqa: F401 - asked for by name later
 import resource
 import sys
 
-_ROOMS = ("perdure.agent", "perdure.cli", "perdure.supervisor", "perdure.base.proc")
+_LATER = (
+    "perdure.agent.relay",
+    "perdure.agent.waiting",
+    "rich.progress",
+    "rich.segment",
+    "rich.table",
+)
+"""What commands import only when they need it."""
+_RUNNING = ("perdure.supervisor.start", "perdure.supervisor.wanted")
+"""What those import that do without an agent."""
 
 
 def main() -> int:
@@ -29,17 +37,7 @@ def main() -> int:
         _become(uid, gid, groups)
         sys.stdout.write(json.dumps(function(*json.loads(argv[3]))))
         return 0
-    for room in _ROOMS:
-        package = importlib.import_module(room)
-        for module in pkgutil.iter_modules(package.__path__):
-            # Those for histories need more than a node has; programs of their own are started, not imported.
-            if not module.name.startswith(("eval", "history", "advise", "decide")):
-                importlib.import_module(f"{room}.{module.name}")
-    for name in ("rich.table", "rich.progress", "rich.segment", "cyclopts.help", "multiprocessing.util", "concurrent.futures.thread"):
-        importlib.import_module(name)
-    from perdure.cli import app
-
-    app.build(summaries=True)
+    _prepare(argv)
     for limit in limits:
         name, _, value = limit.partition("=")
         if name == "nice":
@@ -52,6 +50,17 @@ def main() -> int:
     from perdure.__main__ import main as command
 
     return command(argv)
+
+
+def _prepare(argv: list[str]) -> None:
+    """Import what the command of `argv` may need later."""
+    from perdure.cli import app
+
+    members = {group: members for group, (_, members) in app.GROUPS.items()}
+    target = app.COMMANDS.get(argv[0]) or members[argv[0]][argv[1]]
+    for name in (target.partition(":")[0], *_LATER, *(_RUNNING if argv[0] in {"run", "restore"} else ())):
+        importlib.import_module(name)
+    app.build(summaries=False)
 
 
 def _become(uid: int, gid: int, groups: list[int]) -> None:

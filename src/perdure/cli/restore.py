@@ -34,9 +34,6 @@ def restore(
 
       perdure restore train --from train@3.12
     """
-    from perdure.supervisor import start
-    from perdure.supervisor.wanted import Wanted
-
     check_name(name)
     origin = CheckpointId.parse(from_) if from_ is not None else None
     if origin is not None and origin.workload != name:
@@ -55,6 +52,9 @@ def restore(
             ("end-ns", str(end) if end is not None else None),
         ]
         return agent_run.run(agent.path, (), dict(os.environ), options, common, events=events)
+    from perdure.supervisor import start
+    from perdure.supervisor.wanted import Wanted
+
     wanted = Wanted(
         name=name,
         command=(),

@@ -48,10 +48,7 @@ def run(
 
       perdure run --every 10m -- python train.py --epochs 90
     """
-    from perdure.supervisor import quantities, start
     from perdure.supervisor.environment import read
-    from perdure.supervisor.record import Options
-    from perdure.supervisor.wanted import Wanted
 
     if not command and adopt is None:
         raise errors.UsageError("there is no command to run", hint="write it after --, as in: perdure run -- python train.py")
@@ -86,6 +83,10 @@ def run(
             ("end-ns", str(end) if end is not None else None),
         ]
         return agent_run.run(agent.path, command, environment, options, common, events=events)
+    from perdure.supervisor import quantities, start
+    from perdure.supervisor.record import Options
+    from perdure.supervisor.wanted import Wanted
+
     folders = keep.where(values)
     wanted = Wanted(
         name=name,
