@@ -17,15 +17,12 @@ import msgspec
 
 from perdure import errors
 from perdure._version import __version__
-from perdure.agent import asked, slots
+from perdure.agent import asked, checkpoints, slots
 from perdure.agent.asked import Asked, Reply
 from perdure.agent.caller import Caller
 from perdure.agent.site import Site
-from perdure.model.checkpoint import NAME, CheckpointId, Manifest, Owner, check_name
-from perdure.store import gc, lock_records, locks, pins, prune, verify
-from perdure.store.owners import Linux
+from perdure.model.checkpoint import Owner, check_name
 from perdure.store.repository import Repository
-from perdure.store.retention import Rules
 from perdure.supervisor import control, listing, lock, messages, place, removal, state, wire
 from perdure.supervisor.place import Place
 from perdure.supervisor.record import Workload
@@ -51,7 +48,7 @@ class Deed:
 
     def do(self, what: asked.What) -> Document:
         """Do it, and return the answer. Raises what forbids it."""
-        found: Document = _do(what, self)
+        found: Document = meet(what, self)
         return found
 
     def known(self, name: str) -> Workload:
@@ -84,22 +81,13 @@ class Deed:
         asked.reply(self.channel, Reply(event=event), within_s=_TELL_S)
 
 
-def choose(repository: Repository, text: str) -> CheckpointId:
-    """Return the checkpoint that `text` names: one, or a workload's newest. Raises `errors.WorkloadMissing`, `errors.UsageError`."""
-    if not NAME.fullmatch(text):
-        return CheckpointId.parse(text)
-    there = repository.checkpoints(text)
-    if not there:
-        raise errors.WorkloadMissing(f"the store has no checkpoint of {text}", hint="perdure store ls lists what it has")
-    return there[-1]
-
-
 @functools.singledispatch
-def _do(what: Any, deed: Deed) -> Document:
+def meet(what: Any, deed: Deed) -> Document:
+    """Do `what`, for which a function is registered here or in `store_deeds`, and return the answer."""
     raise AssertionError(f"{what} of {deed.owner} is none of what can be asked")
 
 
-@_do.register
+@meet.register
 def _ps(what: asked.Ps, deed: Deed) -> Document:
     doubts: list[Document] = []
     if not deed.folders.database.exists():
@@ -120,7 +108,7 @@ def _ps(what: asked.Ps, deed: Deed) -> Document:
     return {"workloads": msgspec.to_builtins(found), "doubts": doubts}
 
 
-@_do.register
+@meet.register
 def _logs(what: asked.Logs, deed: Deed) -> Document:
     deed.known(what.name)
     try:
@@ -143,24 +131,24 @@ def _logs(what: asked.Logs, deed: Deed) -> Document:
     return {}
 
 
-@_do.register
+@meet.register
 def _checkpoint(what: asked.Checkpoint, deed: Deed) -> Document:
     return _controlled(deed, what.name, messages.Checkpoint(stop=what.stop), patience_s=None)
 
 
-@_do.register
+@meet.register
 def _stop(what: asked.Stop, deed: Deed) -> Document:
     _require_span("a grace", what.grace_s)
     return _controlled(deed, what.name, messages.Stop(grace_s=what.grace_s), patience_s=what.grace_s + _MARGIN_S)
 
 
-@_do.register
+@meet.register
 def _suspend(what: asked.Suspend, deed: Deed) -> Document:
     _require_span("a wait", what.within_s)
     return _controlled(deed, what.name, messages.Suspend(within_s=what.within_s), patience_s=None)
 
 
-@_do.register
+@meet.register
 def _resume(what: asked.Resume, deed: Deed) -> Document:
     return _controlled(deed, what.name, messages.Resume(), patience_s=None)
 
@@ -177,7 +165,7 @@ def _controlled(deed: Deed, name: str, wanted: messages.Request, *, patience_s: 
     return found
 
 
-@_do.register
+@meet.register
 def _remove(what: asked.Remove, deed: Deed) -> Document:
     deed.known(what.name)
     where = deed.place() if what.checkpoints else None
@@ -186,7 +174,7 @@ def _remove(what: asked.Remove, deed: Deed) -> Document:
     return {"removed_checkpoints": [str(one) for one in removed]}
 
 
-@_do.register
+@meet.register
 def _check(what: asked.Check, deed: Deed) -> Document:
     from perdure.agent import checks
 
@@ -195,101 +183,17 @@ def _check(what: asked.Check, deed: Deed) -> Document:
     return {"pid": pid, "findings": msgspec.to_builtins(found)}
 
 
-@_do.register
+@meet.register
 def _check_restore(what: asked.CheckRestore, deed: Deed) -> Document:
     from perdure.agent import checks
 
     with deed.repository() as repository:
-        chosen = choose(repository, what.checkpoint)
+        chosen = checkpoints.choose(repository, what.checkpoint)
         found = checks.restore(deed.site, deed.owner, repository, chosen, what.cpu_check)
     return {"checkpoint": str(chosen), "findings": msgspec.to_builtins(found)}
 
 
-@_do.register
-def _list(what: asked.StoreList, deed: Deed) -> Document:
-    try:
-        with deed.repository() as repository:
-            names = repository.workloads() if what.name is None else (check_name(what.name),)
-            found = [_listed(repository, one) for name in names for one in repository.checkpoints(name)]
-    except errors.StoreMissing:
-        found = []
-    if what.name is not None and not found:
-        raise errors.WorkloadMissing(f"the store has no checkpoint of {what.name}", hint="perdure store ls lists what it has")
-    return {"checkpoints": found}
-
-
-def _listed(repository: Repository, checkpoint: CheckpointId) -> Document:
-    listed: Document = {"id": str(checkpoint), "pinned": checkpoint in pins.pinned(repository, checkpoint.workload)}
-    try:
-        return listed | {"manifest": _plain(repository.head(checkpoint))}
-    except (errors.StoreCorrupt, errors.StoreFormat) as error:
-        return listed | {"error": msgspec.to_builtins(wire.document(error))}
-
-
-def _plain(manifest: Manifest) -> Document:
-    found: Document = msgspec.to_builtins(manifest)
-    return found
-
-
-@_do.register
-def _show(what: asked.StoreShow, deed: Deed) -> Document:
-    with deed.repository() as repository:
-        chosen = choose(repository, what.checkpoint)
-        return _listed(repository, chosen) | {"packs": len(repository.packs_of(chosen))}
-
-
-@_do.register
-def _verify(_what: asked.StoreVerify, deed: Deed) -> Document:
-    with deed.repository() as repository, locks.shared(repository, purpose="verify", surroundings=Linux()):
-        result = verify.verify(repository, threads=1, found=lambda _damage: None, progress=lambda _how_far: None)
-        return {"result": msgspec.to_builtins(result), "workloads": list(repository.workloads())}
-
-
-@_do.register
-def _pin(what: asked.StorePin, deed: Deed) -> Document:
-    with deed.repository() as repository:
-        chosen = choose(repository, what.checkpoint)
-        if what.unpin:
-            pins.unpin(repository, chosen)
-        else:
-            pins.pin(repository, chosen, note=what.note, surroundings=Linux())
-    return {"id": str(chosen), "pinned": not what.unpin}
-
-
-@_do.register
-def _prune(what: asked.StorePrune, deed: Deed) -> Document:
-    rules = Rules(what.keep_last, what.keep_for_s, what.max_bytes, what.damaged)
-    if rules == Rules():
-        raise errors.UsageError("prune needs a rule", hint="give --keep-last, --keep-for, --max-bytes or --damaged")
-    surroundings = Linux()
-    names = tuple(check_name(name) for name in what.names) or None
-    with deed.repository() as repository:
-        planned = prune.plan(repository, rules, workloads=names, surroundings=surroundings)
-        removed = () if what.dry_run else prune.apply(repository, planned, surroundings=surroundings)
-        _collect(repository, removed)
-    return {"plan": msgspec.to_builtins(planned), "removed": [str(one) for one in removed]}
-
-
-@_do.register
-def _delete(what: asked.StoreDelete, deed: Deed) -> Document:
-    chosen = CheckpointId.parse(what.checkpoint)
-    with deed.repository() as repository:
-        repository.head(chosen)
-        if chosen in lock_records.in_use(repository, Linux()):
-            raise errors.StoreLocked(f"{chosen} is in use", hint="try again later")
-        prune.remove(repository, chosen)
-        _collect(repository, (chosen,))
-    return {"id": str(chosen)}
-
-
-def _collect(repository: Repository, removed: tuple[CheckpointId, ...]) -> None:
-    """Free what only those needed; when somebody is at work in the store, the next collection does."""
-    if removed:
-        with contextlib.suppress(errors.StoreLocked):
-            gc.collect(repository, surroundings=Linux(), wait_s=0.0)
-
-
-@_do.register
+@meet.register
 def _status(_what: asked.Status, deed: Deed) -> Document:
     return {"version": __version__, "seats": slots.count(deed.folders.state), "most_seats": slots.MOST_OF_A_USER}
 

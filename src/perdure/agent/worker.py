@@ -81,7 +81,10 @@ def _seat(channel: socket.socket, caller: Caller) -> int:
 
 def _answer(channel: socket.socket, caller: Caller) -> int:
     """Read a request, do what it asks for, and answer it."""
-    from perdure.agent import deeds
+    from perdure.agent import (
+        deeds,
+        store_deeds,  # noqa: F401 - it registers what is done in a store
+    )
 
     audit = _audit()
     about: dict[str, str | int | None] = {}
