@@ -85,6 +85,8 @@ class Keeper:
         """The workload has ended; why may still have to be asked."""
         self._terminating = False
         """SIGTERM came."""
+        self._is_cancelled = False
+        """The scheduler ends the job for good: nobody tries again."""
         self._leaving = ""
         """Why the scheduler is to be told that the workload is saved; empty: it need not."""
         self._outcome: Outcome | None = None
@@ -229,6 +231,7 @@ class Keeper:
         # What is not over then is cut off, and the next life would wait for this one's lease.
         grace_s = min(max(self._allotment.mercy_s * _MERCY_USED, 0.0), self._life.options.grace_s)
         if standing is Standing.CANCELLED:
+            self._is_cancelled = True
             self._checkpoints.cancel("the job was cancelled")
             self._end_workload("the job was cancelled", grace_s)
             return
@@ -362,7 +365,7 @@ class Keeper:
         return outlook.standing in (Standing.LEAVING, Standing.CANCELLED)
 
     def _end_with(self, status: int | None, *, interrupted: bool) -> None:
-        has_checkpoint = self._life.record.last_checkpoint is not None
+        has_checkpoint = self._life.record.last_checkpoint is not None and not self._is_cancelled
         self._outcome = self._planned or ending.of(status, stopping=self._stopping, has_checkpoint=has_checkpoint, interrupted=interrupted)
 
     def _lost(self, error: errors.PerdureError) -> None:

@@ -97,6 +97,9 @@ struct words {
 };
 bool request_send(int channel, const char *cwd, mode_t mask, struct words argv, struct words environment);
 
+/* limits.c: lay the limits that `environment` names on this process; returns the environment without them */
+struct words limits_take(struct words environment);
+
 /* task.c */
 void say(const char *text);
 /* Hand the task over and wait for its end. Returns only when the task is to be run as ever: nothing of it was started then. */

@@ -35,6 +35,7 @@ struct talk {
 	size_t size, room;
 	bool skips; /* the rest of a line that is too long */
 	bool is_started;
+	int ended_by; /* a signal that would have ended the command, had it run already */
 	bool is_over;
 	enum end end;
 	int status;
@@ -144,13 +145,15 @@ static void listen_to(struct talk *talk, int channel)
 	}
 }
 
-static void pass_on(int signals, int channel)
+static void pass_on(struct talk *talk, int signals, int channel)
 {
 	struct signalfd_siginfo came;
 	char number;
 
 	while (read(signals, &came, sizeof came) == sizeof came) {
 		number = (char)came.ssi_signo;
+		if (number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT)
+			talk->ended_by = number;
 		/* Nobody who does not listen may keep the task: then the seat is gone, which is seen otherwise. */
 		(void)!send(channel, &number, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	}
@@ -164,7 +167,7 @@ static void converse(struct talk *talk, int signals, int channel)
 		/* With a limit of less than two descriptors the kernel refuses to wait; then it is asked now and then. */
 		if (poll(waited, 2, -1) < 0 && errno != EINTR)
 			nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
-		pass_on(signals, channel);
+		pass_on(talk, signals, channel);
 		listen_to(talk, channel);
 	}
 }
@@ -183,61 +186,6 @@ void task_keep(const struct seat *seat)
 {
 	close(seat->channel);
 	see_off(seat->pid);
-}
-
-/* Slurm lays the user's limits on a task only after this: they come in the environment until then. The seat reads them off this process,
- * which stands where the command would. Returns the environment without them.
- */
-static struct words take_limits(struct words environment)
-{
-	static const struct {
-		const char *name;
-		int resource;
-	} limits[] = {
-		{"CPU", RLIMIT_CPU},
-		{"FSIZE", RLIMIT_FSIZE},
-		{"DATA", RLIMIT_DATA},
-		{"STACK", RLIMIT_STACK},
-		{"CORE", RLIMIT_CORE},
-		{"NPROC", RLIMIT_NPROC},
-		{"RSS", RLIMIT_RSS},
-		{"NOFILE", RLIMIT_NOFILE},
-		{"MEMLOCK", RLIMIT_MEMLOCK},
-		{"AS", RLIMIT_AS},
-	};
-	static const char prefix[] = "SLURM_RLIMIT_";
-	char **kept = malloc((environment.count + 1) * sizeof *kept);
-	size_t count = 0;
-
-	if (!kept)
-		return environment;
-	for (size_t each = 0; each < environment.count; each++) {
-		const char *item = environment.items[each], *name = item + sizeof prefix - 1, *equals = strchr(item, '=');
-		struct rlimit limit;
-		const char *value;
-		char *end;
-
-		if (!equals || strncmp(item, prefix, sizeof prefix - 1)) {
-			kept[count++] = environment.items[each];
-			continue;
-		}
-		for (size_t which = 0; which < sizeof limits / sizeof *limits; which++) {
-			size_t length = strlen(limits[which].name);
-
-			if (length != (size_t)(equals - name) || strncmp(name, limits[which].name, length))
-				continue;
-			if (getrlimit(limits[which].resource, &limit))
-				continue;
-			value = equals + 1 + (equals[1] == 'U'); /* asked for with --propagate */
-			limit.rlim_cur = strtoull(value, &end, 10);
-			if (end == value || *end)
-				continue;
-			if (limit.rlim_cur > limit.rlim_max)
-				limit.rlim_cur = limit.rlim_max;
-			setrlimit(limits[which].resource, &limit);
-		}
-	}
-	return (struct words){kept, count};
 }
 
 static void end_with(int status, bool is_batch)
@@ -273,7 +221,7 @@ void task_hand_over(const struct seat *seat, struct words argv, struct words env
 		sigaddset(&ours, passed_on[each]);
 	sigprocmask(SIG_BLOCK, &ours, &before);
 	signals = signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC);
-	environment = take_limits(environment);
+	environment = limits_take(environment);
 	if (talk.line && signals >= 0 && getcwd(cwd, sizeof cwd) && request_send(seat->channel, cwd, mask, argv, environment))
 		converse(&talk, signals, seat->channel);
 	else
@@ -281,6 +229,8 @@ void task_hand_over(const struct seat *seat, struct words argv, struct words env
 	task_keep(seat);
 	if (talk.end == ENDED)
 		end_with(talk.status, is_batch);
+	if (talk.ended_by)
+		end_with(128 + talk.ended_by, is_batch);
 	if (signals >= 0)
 		close(signals);
 	sigprocmask(SIG_SETMASK, &before, NULL);
