@@ -11,6 +11,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,13 +52,13 @@ def uninstall(cluster: Cluster, *nodes: str, check: bool = True) -> subprocess.C
 def running(folder: Path, shape_: Shape | None = None) -> Iterator[Cluster]:
     """Start a cluster, as `slurm.running` does, on whose nodes and head Perdure is installed and its agents run."""
     chosen = shape_ or Shape()
-    with slurm.running(folder, chosen, template=_template(chosen.version)) as cluster:
+    with slurm.running(folder, chosen, template=template(chosen.version)) as cluster:
         for name in cluster.nodes:
             cluster.wait_agent(name)
         yield cluster
 
 
-def _template(version: str) -> Path:
+def template(version: str) -> Path:
     """Return what an installation of the code as it is now leaves on a node; make it if nobody has."""
     code = hashlib.blake2b(digest_size=8)
     code.update(rootfs.place(version).name.encode())
@@ -102,3 +103,8 @@ def _remove_older(target: Path) -> None:
         # A cluster that stands on it has copied or linked what it needs when it booted.
         if old.is_dir() and old != target:
             shutil.rmtree(old, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:]:
+        template(wanted)

@@ -61,9 +61,9 @@ def story(tmp_path_factory):
 
 def _begin(told: Story) -> None:
     cluster = told.cluster
-    told.killed = _submit(cluster, "killed", 110, "n1")
-    told.cut = _submit(cluster, "cut", 130, "n2")
-    told.limited = _submit(cluster, "limited", 170, "n3", "--time=1")
+    told.killed = _submit(cluster, "killed", 80, "n1")
+    told.cut = _submit(cluster, "cut", 90, "n2")
+    told.limited = _submit(cluster, "limited", 150, "n3", "--time=1")
     told.cancelled = _submit(cluster, "cancelled", 1000, "n3")
     for job in (told.killed, told.cut, told.cancelled):
         wait_until(lambda job=job: work.checkpoints(cluster, ALICE, job), f"no checkpoint of {job}", timeout_s=LONG_S)
@@ -147,7 +147,7 @@ def test_a_job_whose_node_died_goes_on_elsewhere_as_the_same_job(story):
     assert first == ("NODE_FAIL", "1:0", "n1")
     assert second[:2] == ("COMPLETED", "0:0")
     assert second[2] != "n1"
-    _check_output(story, "killed", 110)
+    _check_output(story, "killed", 80)
     said = work.written(story.cluster, "alice", "killed", "err")
     assert f"goes on from slurm-lab-{story.killed}@1." in said, said
 
@@ -160,7 +160,7 @@ def test_a_job_on_a_node_that_was_cut_off_never_runs_twice_at_a_time(story):
     )
     (first, second) = story.cluster.attempts(story.cut)
     assert (first, second[:2]) == (("NODE_FAIL", "1:0", "n2"), ("FAILED", "3:0"))
-    _check_output(story, "cut", 130)
+    _check_output(story, "cut", 90)
 
 
 def test_a_node_that_comes_back_changes_nothing(story):
@@ -172,7 +172,7 @@ def test_a_job_goes_on_past_its_time_limit_as_the_same_job(story):
     attempts = story.cluster.attempts(story.limited)
     assert [row[0] for row in attempts] == ["REQUEUED"] * (len(attempts) - 1) + ["COMPLETED"]
     assert len(attempts) >= 2
-    _check_output(story, "limited", 170)
+    _check_output(story, "limited", 150)
 
 
 def test_a_cancelled_job_leaves_nothing_and_does_not_come_back(story):

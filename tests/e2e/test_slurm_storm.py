@@ -66,8 +66,8 @@ def _weather(cluster: Cluster, storm: Storm) -> int:
     return kills
 
 
-def test_a_few_jobs_and_two_kills(cluster):
-    storm = Storm(jobs=4, job_s=(25, 35), storm_s=5, between_kills_s=(6, 8), seed=20)
+def test_a_few_jobs_and_a_few_kills(cluster):
+    storm = Storm(jobs=6, job_s=(25, 45), storm_s=20, between_kills_s=(4, 8), seed=20)
     assert _weather(cluster, storm) >= 1
 
 
