@@ -224,9 +224,10 @@ class Keeper:
         if self._is_gone or self._stopping:
             return
         if standing in (Standing.RUNNING, Standing.SUSPENDED):
-            # The scheduler goes on with the job: somebody meant the workload.
+            # The scheduler goes on with the job: somebody meant the workload, unless it is how a preemption is announced, which we act on.
             self._terminating = False
-            self._signal(signal.SIGTERM)
+            if outlook is None or outlook.notice is None or not outlook.returns:
+                self._signal(signal.SIGTERM)
             return
         # What is not over then is cut off, and the next life would wait for this one's lease.
         grace_s = min(max(self._allotment.mercy_s * _MERCY_USED, 0.0), self._life.options.grace_s)
