@@ -134,7 +134,10 @@ def shims(scratch: Path, prefix: str, slurm: str | None) -> dict[str, Path]:
     if cc is None or found.headers is None or not found.headers_version:
         return {}
     target = scratch / "perdure_spank.so"
-    target.write_bytes(compiling.build(found.headers, cc, prefix=prefix))
+    try:
+        target.write_bytes(compiling.build(found.headers, cc, prefix=prefix))
+    except errors.EnvironmentUnfit:
+        return {}  # nodes that can will make their own
     return {prebuilt(found.headers_version, platform.machine()): target}
 
 
