@@ -25,7 +25,8 @@ echo '== namespaces'; readlink /proc/$$/ns/*
 echo '== maps'; sed 's/.* //' /proc/$$/maps | sort -u
 echo '== control groups'; cat /proc/$$/cgroup
 echo '== step'
-srun sh -c 'env | sort; ls -l /proc/$$/fd >seen; sed "s/.* \([0-9]* -> \)/\1/" seen; grep -E "^(Uid|Cap|SigBlk|SigIgn|SigCgt)" /proc/$$/status'
+srun sh -c 'env | sort; ls -l /proc/$$/fd >seen; sed "s/.* \([0-9]* -> \)/\1/" seen
+    grep -E "^(Uid|Cap|SigBlk|SigIgn|SigCgt)" /proc/$$/status'
 rm seen
 echo done >made-by-the-job
 echo '== files'; ls -la | tail -n +2

@@ -67,7 +67,7 @@ def _weather(cluster: Cluster, storm: Storm) -> int:
 
 
 def test_a_few_jobs_and_a_few_kills(cluster):
-    storm = Storm(jobs=6, job_s=(25, 45), storm_s=20, between_kills_s=(4, 8), seed=20)
+    storm = Storm(jobs=5, job_s=(20, 35), storm_s=10, between_kills_s=(4, 8), seed=20)
     assert _weather(cluster, storm) >= 1
 
 
