@@ -9,10 +9,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import s3server
 from cluster import rootfs, shape
 from postgres import Server
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.pop("PERDURE_TEST_SHARED", ROOT.parent / "shared"))
