@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from cluster import installed, shape, slurm, work
-from cluster.machine import wait_until
+from cluster.machine import SOURCE, wait_until
 from cluster.slurm import Cluster
 
-pytestmark = pytest.mark.cluster
+from perdure.history import table
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 ALICE = 2001
 LONG_S = 400
@@ -44,6 +49,56 @@ def _exists(cluster: Cluster, node: str, path: str) -> bool:
     return Path(f"/proc/{cluster.nodes[node].pid}/root{path}").exists()
 
 
+_INSTALL = ("slurm", "install", "--node-list", "n2", "--store", installed.STORE, "--lease-ttl", installed.LEASE_TTL)
+_OF_ANOTHER = r"""
+set -e
+cp -r /usr/include/slurm /tmp/slurm
+sed -i -E 's/(define +SLURM_VERSION_NUMBER +)0x[0-9a-f]+/\10x170b00/' /tmp/slurm/slurm_version.h
+grep -q 0x170b00 /tmp/slurm/slurm_version.h
+cc -std=gnu11 -fPIC -shared -DPERDURE_PREFIX='"/opt/perdure"' -I /tmp -o /tmp/shim.so /run/source/perdure/slurm/shim/*.c
+mv /tmp/shim.so /opt/perdure/lib/slurm/perdure_spank.so
+rm -r /tmp/slurm
+"""
+"""Put in the shim's place one that was compiled for Slurm 23.11, as an upgrade of Slurm leaves it."""
+
+
+def _upgrade_slurm(cluster: Cluster) -> None:
+    """See that jobs that opted in run with a shim that does not fit, as if there were none."""
+    cluster.run("n2", "sh", "-c", _OF_ANOTHER)
+    job = cluster.submit("alice", "echo plain\n", "-w", "n2", "--output=upgraded.out", env={"PERDURE": "1"})
+    cluster.wait_state(job, "COMPLETED", timeout_s=LONG_S)
+    assert work.written(cluster, "alice", "upgraded") == "plain\n"
+    assert not list((cluster.shared / "perdure").glob(f"users/*/workloads/*-{job}"))
+
+
+def _last(cluster: Cluster, job: int) -> str:
+    """Return the name of a job's newest checkpoint, which begins with its life's number; empty: none."""
+    return (["", *work.checkpoints(cluster, ALICE, job)])[-1]
+
+
+def _compare(cluster: Cluster, job: int, folder: Path) -> None:
+    """Read the live accounting, ask for a verdict, and find what was saved by what both call the job."""
+    sacct = folder / "sacct"
+    enter = f"nsenter --target={cluster.nodes[shape.HEAD].pid} --mount --net --uts --ipc --pid --cgroup --root"
+    sacct.write_text(f'#!/bin/sh\nexec {enter} sacct "$@"\n')
+    sacct.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(SOURCE)}
+    perdure = [sys.executable, "-m", "perdure"]
+    pull = [*perdure, "history", "pull", "--days", "1", "--sacct", str(sacct), "-o", "attempts.parquet"]
+    subprocess.run(pull, cwd=folder, env=environment, check=True, capture_output=True, timeout=300)
+    connection = table.connect()
+    table.open_attempts(connection, folder / "attempts.parquet")
+    asked = 'SELECT cluster, state, "user" FROM attempts WHERE raw_id = ? ORDER BY start'
+    found = connection.execute(asked, [str(job)]).fetchall()
+    assert found == [(shape.NAME, "REQUEUED", "alice"), (shape.NAME, "COMPLETED", "alice")]
+    (kept,) = {path.name for path in (cluster.shared / "perdure").glob(f"users/{ALICE}/workloads/*-{job}")}
+    assert kept == f"slurm-{found[0][0]}-{job}"
+    advise = [*perdure, "advise", "attempts.parquet", "--json"]
+    told = subprocess.run(advise, cwd=folder, env=environment, check=True, capture_output=True, timeout=300)
+    verdicts = json.loads(told.stdout)["workloads"]
+    assert [one for one in verdicts if one["evidence"]["key"]["user"] == "alice"]
+
+
 def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
     folder = tmp_path / "cluster"
     folder.mkdir()
@@ -53,9 +108,15 @@ def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
         installed.install(cluster, "n2", shape.HEAD)
         assert set(_changes(before, _look(cluster))) == {"n2", shape.HEAD}
 
+        _upgrade_slurm(cluster)
+        assert json.loads(installed.admin(cluster, *_INSTALL, "--json").stdout)["nodes"][0]["outcome"]["state"] == "mended"
+
         kept = cluster.submit("alice", work.count(600, 0.1, name="kept"), "-w", "n2", *work.files("kept"), env={"PERDURE": "every=2s"})
         cluster.wait_state(kept, "RUNNING")
         wait_until(lambda: work.checkpoints(cluster, ALICE, kept), "no checkpoint", timeout_s=LONG_S)
+
+        cluster.head("scontrol", "requeue", str(kept))
+        wait_until(lambda: _last(cluster, kept) > "00000002", "no checkpoint of the second life", timeout_s=LONG_S)
 
         outcomes = _uninstall(cluster)
         assert outcomes["n2"]["state"] == "leaving"
@@ -63,7 +124,7 @@ def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
         assert outcomes[shape.HEAD]["state"] == "removed"
         assert not _exists(cluster, "n2", "/opt/perdure/bin/perdure")
         assert not _exists(cluster, "n2", "/opt/perdure/lib/slurm/perdure_spank.so")
-        saved = len(work.checkpoints(cluster, ALICE, kept))
+        saved = _last(cluster, kept)
 
         # Scripts that opted in submit and run as if there had never been anything; beside them the kept job is saved on.
         plain = {
@@ -74,7 +135,7 @@ def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
             cluster.wait_state(job, "FAILED", timeout_s=LONG_S)
             assert work.written(cluster, "alice", name).splitlines()[-1] == "plain"
             assert [attempt[:2] for attempt in cluster.attempts(job)] == [("FAILED", "3:0")]
-        wait_until(lambda: work.checkpoints(cluster, ALICE, kept)[-1:] > [f"00000001.{saved:08d}"], "it is saved no more", timeout_s=LONG_S)
+        wait_until(lambda: _last(cluster, kept) > saved, "it is saved no more", timeout_s=LONG_S)
 
         cluster.wait_state(kept, "COMPLETED", timeout_s=LONG_S)
         assert work.written(cluster, "alice", "kept") == work.lines(600)
@@ -84,6 +145,7 @@ def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
         wait_until(lambda: not _exists(cluster, "n2", "/var/lib/perdure"), "it was not removed", timeout_s=LONG_S)
         assert _changes(before, _look(cluster)) == {}
         assert work.checkpoints(cluster, ALICE, kept), "checkpoints stay"
+        _compare(cluster, kept, tmp_path)
 
         # Nothing is installed any more, and the checkpoints go when that is asked for by one who can tell whose they are.
         assert {outcome["state"] for outcome in _uninstall(cluster).values()} == {"absent"}
