@@ -87,8 +87,9 @@ class Cluster:
         return int(done.stdout.split(";")[0])
 
     def state(self, job: int) -> str:
-        """Return what slurmctld says of a job: PENDING, RUNNING, COMPLETED…"""
-        return self.job(job).get("JobState", "")
+        """Return how a job stands: PENDING, RUNNING, COMPLETED… slurmctld forgets one minutes after its end, the accounting does not."""
+        known = self.job(job).get("JobState", "")
+        return known or next((row[0] for row in reversed(self.attempts(job))), "")
 
     def job(self, job: int) -> dict[str, str]:
         """Return the fields of ``scontrol show job``; empty when slurmctld does not know it any more."""

@@ -72,6 +72,7 @@ def test_a_few_jobs_and_a_few_kills(cluster):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_thirty_jobs_and_nodes_killed_at_random_for_ten_minutes(cluster):
     storm = Storm(jobs=30, job_s=(60, 240), storm_s=600, between_kills_s=(5, 60), seed=7)
     assert _weather(cluster, storm) >= 5
