@@ -32,6 +32,8 @@ TREE = "tree"
 
 CORE = ("cyclopts", "rich", "msgspec", "blake3", "backports-zstd", "cryptography")
 """What Perdure needs everywhere, as in pyproject.toml."""
+_UNTIL_314 = "backports-zstd"
+"""Part of Python itself from 3.14 on."""
 EXTRAS = {"gpu": ("cuda-bindings",), "s3": ("obstore",)}
 """What some nodes need, as in pyproject.toml."""
 
@@ -101,7 +103,7 @@ def gather(place: str, *, extras: Iterable[str] = (), criu: Path | None = None, 
     `criu` is a private prefix; `shims` are objects of the shim, by their paths in the payload.
     Raises `errors.UsageError` for an unknown extra, `errors.EnvironmentUnfit` when a library is not there or was changed.
     """
-    wanted = [*CORE]
+    wanted = [name for name in CORE if name != _UNTIL_314 or sys.version_info < (3, 14)]
     for extra in extras:
         if extra not in EXTRAS:
             raise errors.UsageError(f"there is no extra {extra!r} for nodes", hint=f"known: {', '.join(EXTRAS)}")
