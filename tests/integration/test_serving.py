@@ -5,8 +5,10 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import shutil
 import socket
 import struct
+import tempfile
 import threading
 from pathlib import Path
 
@@ -59,8 +61,16 @@ class Asking:
 
 
 @pytest.fixture
-def images(tmp_path):
-    folder = tmp_path / "images"
+def short():
+    """A folder whose path leaves room in a socket's address, as the folders of the product do."""
+    folder = Path(tempfile.mkdtemp(prefix="perdure-", dir="/var/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def images(short):
+    folder = short / "images"
     folder.mkdir(mode=0o700)
     (folder / "small.img").write_bytes(b"small")
     (folder / "large.img").write_bytes(os.urandom(700_000))
@@ -138,7 +148,16 @@ def test_what_fails_in_a_content_ends_its_pipe_and_is_kept(images):
     assert isinstance(server.problem, errors.StoreCorrupt)
 
 
-def test_a_path_that_the_address_has_no_room_for_is_known(tmp_path):
+def test_a_folder_that_cannot_be_served_leaves_nothing_open(tmp_path):
+    long = tmp_path / ("a" * 100)
+    long.mkdir()
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="too long"), Server(long, {}):
+        raise AssertionError("it was served")
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_path_that_the_address_has_no_room_for_is_known():
     assert fits(Path("/dev/shm/perdure-0123456789abcdef/images"))
     assert not fits(Path("/") / ("a" * 100))
 
@@ -163,8 +182,8 @@ for number in range(1, 201):
 
 @pytest.mark.criu
 @pytest.mark.parametrize("processes", [1, 12])
-def test_a_tree_comes_back_from_pages_that_lie_elsewhere(tmp_path, processes):
-    with Workload.python(tmp_path, MANY, str(processes)) as workload:
+def test_a_tree_comes_back_from_pages_that_lie_elsewhere(short, processes):
+    with Workload.python(short, MANY, str(processes)) as workload:
         workload.wait_for("\n3\n")
         dumped = workload.dump()
         workload.drain()
@@ -178,7 +197,7 @@ def test_a_tree_comes_back_from_pages_that_lie_elsewhere(tmp_path, processes):
         for attempt, more in ((1, {}), (2, {next(iter(pages)): cut_short(pages[next(iter(pages))])})):
             workload._close()
             theirs = workload._streams()
-            work = tmp_path / f"work{attempt}"
+            work = short / f"work{attempt}"
             work.mkdir(mode=0o700)
             options = RestoreOptions(
                 streams=dumped.streams, descriptors=dict(enumerate(theirs)), expected_bytes=1 << 26, pages=pages | more

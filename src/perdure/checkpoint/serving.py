@@ -59,15 +59,14 @@ class Server:
         """The first thing that went wrong with a content; CRIU has then seen the end of its pipe too early, and given up."""
 
     def __enter__(self) -> Server:
-        self._folder = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        with contextlib.ExitStack() as undo:
+            self._folder = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            undo.callback(os.close, self._folder)
+            self._listening = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
             self._listening.bind(str(self._images / _SOCKET))
             self._listening.listen(1)
             self._over = os.eventfd(0, os.EFD_CLOEXEC)
-        except OSError:
-            os.close(self._folder)
-            raise
+            undo.pop_all()
         self._thread = threading.Thread(target=self._serve, name="perdure-images", daemon=True)
         self._thread.start()
         return self

@@ -1,5 +1,6 @@
 """NumPy: power iteration on a fixed matrix, with the library's own threads."""
 
+import os
 import sys
 import time
 
@@ -16,6 +17,6 @@ for step in range(steps):
     vector /= norm
     vector += rng.normal(size=400) * 1e-3
     print("step", step, norm.hex(), flush=True)
-    time.sleep(0.01)
+    time.sleep(0.01 if os.path.exists("hurry") else 0.05)
 np.save("vector.npy", vector)
 print("end")

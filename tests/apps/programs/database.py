@@ -1,5 +1,6 @@
 """An SQLite writer in WAL mode: each step is one transaction; the table is what counts."""
 
+import os
 import sqlite3
 import sys
 import time
@@ -16,7 +17,7 @@ for step in range(steps):
     connection.execute("INSERT INTO steps VALUES (?, ?)", (step, total))
     connection.execute("COMMIT")
     print("step", step, total, flush=True)
-    time.sleep(0.01)
+    time.sleep(0.01 if os.path.exists("hurry") else 0.05)
 print(
     "end", connection.execute("SELECT count(*), sum(total) FROM steps").fetchone(), connection.execute("PRAGMA integrity_check").fetchone()
 )

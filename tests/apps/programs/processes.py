@@ -1,6 +1,7 @@
 """multiprocessing with shared memory, a lock and a semaphore: a pool of two sums into one shared array."""
 
 import multiprocessing
+import os
 import sys
 import time
 from multiprocessing import shared_memory
@@ -22,7 +23,7 @@ def add(name, lock, turns, step, part):
 def serve(name, lock, turns, inbox, outbox):
     while (item := inbox.get()) is not None:
         add(name, lock, turns, *item)
-        time.sleep(0.01)
+        time.sleep(0.01 if os.path.exists("hurry") else 0.05)
         outbox.put(item)
 
 
