@@ -47,6 +47,12 @@ def _lack_of_gpu() -> str | None:
     return f"{found[0].code}: {found[0].message}" if found else None if os.geteuid() == 0 else "needs root"
 
 
+def _closed_to_users() -> str | None:
+    """Tell what keeps ordinary users, as whom tests run the command line, from its modules; None: nothing."""
+    closed = [folder for folder in (ROOT / "src" / "perdure").parents if not folder.stat().st_mode & 0o001]
+    return f"ordinary users cannot reach the checkout: {closed[-1]} is closed to them" if closed else None
+
+
 # What a marked test needs: how to tell that it is there.
 _NEEDS: dict[str, Callable[[], str | None]] = {
     "criu": _lack_of_criu,
@@ -62,6 +68,7 @@ _NEEDS: dict[str, Callable[[], str | None]] = {
     "postgres": lambda: (
         None if shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else "no PostgreSQL server on this machine"
     ),
+    "users": _closed_to_users,
     "shared": lambda: None if SHARED.is_dir() else f"no test inputs at {SHARED}",
 }
 

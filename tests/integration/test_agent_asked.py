@@ -26,7 +26,7 @@ from perdure.supervisor import state
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.record import Options, State, Workload
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.users]
 
 
 @pytest.fixture(scope="module")

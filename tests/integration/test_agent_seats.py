@@ -18,7 +18,7 @@ from perdure import errors
 from perdure.agent import asked, slots
 from perdure.base.proc import process
 
-pytestmark = [needs_root, pytest.mark.criu]
+pytestmark = [needs_root, pytest.mark.users, pytest.mark.criu]
 
 WAIT = "echo up; exec sleep 600"
 """For sh -c: says that it runs, and waits."""

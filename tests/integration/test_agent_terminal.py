@@ -16,7 +16,7 @@ import time
 import pytest
 from agents import ALICE, Node, needs_root, running
 
-pytestmark = [needs_root, pytest.mark.criu]
+pytestmark = [needs_root, pytest.mark.users, pytest.mark.criu]
 
 _SHOWN_S = 120.0
 

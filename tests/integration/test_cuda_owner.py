@@ -20,7 +20,7 @@ from supervised import ROOT, descendants, is_zombie, wait_for
 __all__ = ["home"]
 
 pytest.importorskip("cuda.bindings", reason="needs the extra gpu")
-pytestmark = [needs_root, pytest.mark.criu]
+pytestmark = [needs_root, pytest.mark.users, pytest.mark.criu]
 
 A, B = "GPU-aaaaaaaa-0000-4000-8000-000000000001", "GPU-bbbbbbbb-0000-4000-8000-000000000002"
 LIMIT_S = 240.0

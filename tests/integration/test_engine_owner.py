@@ -21,7 +21,7 @@ from perdure.checkpoint.images import container, openfiles, wire
 
 __all__ = ["home"]
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.users]
 
 LOOK = """
 import json, os, sys

@@ -26,7 +26,7 @@ from perdure.supervisor import place
 
 __all__ = ["home"]
 
-pytestmark = [needs_root, pytest.mark.criu]
+pytestmark = [needs_root, pytest.mark.users, pytest.mark.criu]
 
 COUNT = """
 import os, sys, time
