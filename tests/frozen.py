@@ -21,7 +21,12 @@ PREAMBLE = """
 import os, pathlib, sys, time
 sys.stderr = open("stderr", "a", buffering=1)
 def say(name, text=""):
-    pathlib.Path(name + ".new").write_text(str(text)); os.rename(name + ".new", name)
+    while True:  # saved between the two, the first is not there when the second comes again
+        try:
+            pathlib.Path(name + ".new").write_text(str(text)); os.rename(name + ".new", name)
+            return
+        except FileNotFoundError:
+            pass
 def wait(name):
     while not os.path.exists(name): time.sleep(0.01)
 """
