@@ -85,8 +85,6 @@ def check_against_logs(there: folders.Folder, found: tuple[Run, ...]) -> None:
     assert all(run.arm is Arm.MANAGED and lost_steps(there.raw / run.id) < counting.steps(there.raw / run.id, 1)[-1] for run in kept)
 
 
-# A checkpoint that commits in the instant before the fault is not told of, and is gone on from all the same: then the two disagree.
-@pytest.mark.slow
 def test_a_training_killed_at_the_same_step_five_times_a_side(tmp_path):
     command = f'command = ["{sys.executable}", "train.py", "{STEPS}", "0.1"]'
     there, found = make(tmp_path, 5, command=command, arms='order = "side-by-side"\n')
@@ -101,8 +99,6 @@ def test_a_training_killed_at_the_same_step_five_times_a_side(tmp_path):
         assert max(one.events[0].at_s, other.events[0].at_s) < min(one.events[-1].at_s, other.events[-1].at_s)
 
 
-# A checkpoint that commits in the instant before the fault is not told of, and is gone on from all the same: then the two disagree.
-@pytest.mark.slow
 def test_in_turns(tmp_path):
     there, found = make(tmp_path, 2)
     assert [(run.pair, run.arm) for run in found] == [(1, Arm.UNMANAGED), (1, Arm.MANAGED), (2, Arm.MANAGED), (2, Arm.UNMANAGED)]

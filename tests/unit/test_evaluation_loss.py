@@ -134,3 +134,21 @@ def test_work_lost_is_what_the_counters_say(at, every, step_s, gpus, nodes):
     assert found.parts["at_fault"] - found.parts["recoverable"] == at - kept
     assert found.parts["gpu_hours"] == pytest.approx((at - kept) * step_s * gpus / 3600)
     assert found.parts["node_hours"] == pytest.approx((at - kept) * step_s * nodes / 3600)
+
+
+def test_a_checkpoint_that_was_told_of_after_the_fault_counts_when_the_restore_went_on_from_it():
+    """Durable in the instant before the fault; nobody could say so until after it."""
+    events = [
+        Event(1.0, EventKind.LAUNCHED, data={"life": 1}),
+        Event(2.0, EventKind.PROGRESS, 10.0),
+        Event(2.1, EventKind.RECOVERABLE, 10.0, {"source": "perdure", "id": "1.1"}),
+        Event(3.0, EventKind.PROGRESS, 25.0),
+        Event(3.0, EventKind.FAULT_INJECTED, 25.0, {"kind": "kill"}),
+        Event(3.1, EventKind.RECOVERABLE, 23.0, {"source": "perdure", "id": "1.2"}),
+        Event(4.0, EventKind.RESTORED, data={"from": "w@1.2"}),
+    ]
+    run = play(Script(faults=KILL), Arm.MANAGED)
+    told = lambda found: msgspec.structs.replace(run, events=tuple(found))  # noqa: E731
+    assert course.read(told(events)).recoverable_at(3.0) == (23.0, "perdure")
+    older = [*events[:-1], Event(4.0, EventKind.RESTORED, data={"from": "w@1.1"})]
+    assert course.read(told(older)).recoverable_at(3.0) == (10.0, "perdure")

@@ -100,12 +100,29 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         Unmanaged: the application's own last checkpoint, else the start of the job. Managed: the last checkpoint that Perdure had
         committed, else as unmanaged.
         """
+        proven = self._proven_by_restore(at_s)
+        if proven is not None:
+            return proven, "perdure"
         sources = ("perdure", "own") if self.run.arm is Arm.MANAGED else ("own",)
         for source in sources:
             counter = self._last_recoverable(source, at_s)
             if counter is not None:
                 return counter, source
         return self.start_counter, "start"
+
+    def _proven_by_restore(self, at_s: float) -> float | None:
+        """Return what the first restore after `at_s` went on from, where that was durable then and only told of after `at_s`."""
+        told: dict[object, float] = {}
+        for event in self.events:
+            if event.at_s <= at_s:
+                continue
+            if event.kind is EventKind.RECOVERABLE and event.data.get("source") == "perdure" and event.value is not None:
+                told[event.data.get("id")] = event.value
+            elif event.kind is EventKind.CHECKPOINT_BEGUN:
+                return None  # what comes to be from here on was not there yet
+            elif event.kind is EventKind.RESTORED:
+                return told.get(str(event.data.get("from", "")).rpartition("@")[2])
+        return None
 
     def _last_recoverable(self, source: str, at_s: float) -> float | None:
         found = None
