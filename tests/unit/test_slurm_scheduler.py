@@ -80,9 +80,9 @@ def test_a_saved_job_is_requeued_once(slurm):
     assert requeues(slurm) == ["scontrol requeue 7"]
 
 
-@pytest.mark.parametrize("seen", [line(restarts=1), line("COMPLETING"), line("COMPLETING", restarts=1), line("PENDING", restarts=1)])
-def test_an_attempt_that_slurm_is_ending_is_not_requeued_by_us(slurm, seen):
-    slurm.answers("squeue", seen)
+@pytest.mark.parametrize(("state", "restarts"), [("RUNNING", 1), ("COMPLETING", 0), ("COMPLETING", 1), ("PENDING", 1)])
+def test_an_attempt_that_slurm_is_ending_is_not_requeued_by_us(slurm, state, restarts):
+    slurm.answers("squeue", line(state, restarts=restarts))
     assert "is being ended" in a_job().saved("the allotted time ends")
     assert requeues(slurm) == []
 
