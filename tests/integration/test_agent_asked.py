@@ -277,6 +277,9 @@ def test_who_asks_for_too_much_at_once_is_turned_away_and_others_are_not():
         assert all("going on already" in line or "times a minute" in line or "connections open" in line for line in refused)
         assert node.noted("refuse", uid=ALICE)
         assert ask_as(node, BOB, asked.Status()) == [{"version": __version__, "seats": 0, "most_seats": 256}]
+        # The numbers of the connections that were refused are given out again.
+        said = as_user(BOB, ask_at_once, str(node.socket), 12)
+        assert [line for line in said if '"answer"' not in line] == []
         wait_for(lambda: ask_as(node, ALICE, asked.Status())[0] == {"version": __version__, "seats": 0, "most_seats": 256}, 120)
 
 

@@ -120,6 +120,7 @@ class Server:
         refusal = self._ledger.open(found.uid)
         if refusal:
             _refuse(connection, refusal)
+            connection.close()
             _let_go(found)
             return
         waiting = _Connection(connection, found, reactor.after(self._bounds.idle_s, lambda: self._drop(waiting, reactor)))
@@ -187,11 +188,10 @@ def _make_room() -> None:
 
 
 def _refuse(connection: socket.socket, why: str) -> None:
-    """Say why nothing is done, and hang up."""
+    """Say why nothing is done. It is left open: what is watched is forgotten before it is closed."""
     document = wire.document(errors.AgentUnavailable(why, hint="try again in a moment"))
     with contextlib.suppress(OSError):
         connection.send(wire.encode(Reply(refused=document)) + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-    connection.close()
 
 
 def _let_go(found: Caller) -> None:

@@ -59,10 +59,10 @@ class Reactor:
         if not events:
             self.forget(descriptor)
             return
-        try:
-            self._selector.modify(descriptor, events, call)
-        except KeyError:
-            self._selector.register(descriptor, events, call)
+        # Not `modify`: it does not ask the kernel where only the call changes, and of a number that was closed and given out again the
+        # kernel knows nothing.
+        self.forget(descriptor)
+        self._selector.register(descriptor, events, call)
 
     def forget(self, descriptor: int) -> None:
         """Watch `descriptor` no longer. Must come before it is closed."""
