@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,8 @@ _ENVIRONMENT = {"PYTHONPATH": "/run/source", "PYTHONDONTWRITEBYTECODE": "1"}
 _WORDS = ("--store", STORE, "--lease-ttl", LEASE_TTL)
 _KEPT = ("opt/perdure", "etc/perdure", "var/lib/perdure", "var/cache/perdure")
 """Folders of a node that are Perdure's alone."""
+_OTHERS = 4
+"""So many installations of other states of the code, other checkouts' perhaps, stay; and those that a cluster stands on."""
 
 
 def admin(cluster: Cluster, *arguments: str, check: bool = True, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
@@ -52,33 +55,47 @@ def uninstall(cluster: Cluster, *nodes: str, check: bool = True) -> subprocess.C
 def running(folder: Path, shape_: Shape | None = None) -> Iterator[Cluster]:
     """Start a cluster, as `slurm.running` does, on whose nodes and head Perdure is installed and its agents run."""
     chosen = shape_ or Shape()
-    with slurm.running(folder, chosen, template=template(chosen.version)) as cluster:
+    with template(chosen.version) as installed, slurm.running(folder, chosen, template=installed) as cluster:
         for name in cluster.nodes:
             cluster.wait_agent(name)
         yield cluster
 
 
-def template(version: str) -> Path:
-    """Return what an installation of the code as it is now leaves on a node; make it if nobody has."""
+@contextlib.contextmanager
+def template(version: str) -> Iterator[Path]:
+    """Give what an installation of the code as it is now leaves on a node, made if nobody has; nobody removes it meanwhile."""
+    name = _name(version)
+    with contextlib.ExitStack() as stack:
+        with rootfs.once(name) as target:
+            stack.enter_context(rootfs.kept(name))
+            if not target.is_dir():
+                _make(version, target)
+        # Said to be used: the oldest are removed first.
+        os.utime(target)
+        yield target
+
+
+def _name(version: str) -> str:
     code = hashlib.blake2b(digest_size=8)
     code.update(rootfs.place(version).name.encode())
     for path in sorted(SOURCE.rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             code.update(f"{path.relative_to(SOURCE)}\0".encode())
             code.update(hashlib.blake2b(path.read_bytes()).digest())
-    with rootfs.once(f"installed-{version}-{code.hexdigest()}") as target:
-        if not target.is_dir():
-            with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=rootfs.CACHE) as scratch:
-                folder, fresh = Path(scratch, "cluster"), Path(scratch, "fresh")
-                folder.mkdir()
-                with slurm.running(folder, Shape(version=version, nodes=("n1",))) as cluster:
-                    cluster.run("n1", *_ADMIN, "slurm", "install", "--here", *_WORDS, env=_ENVIRONMENT, timeout_s=600)
-                    # Tries CRIU and remembers the outcome, as the first job on each node would.
-                    cluster.run("n1", "/opt/perdure/bin/perdure", "doctor", check=False, timeout_s=600)
-                    _take(cluster, fresh)
-                fresh.rename(target)
-                _remove_older(target)
-    return target
+    return f"installed-{version}-{code.hexdigest()}"
+
+
+def _make(version: str, target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=rootfs.CACHE) as scratch:
+        folder, fresh = Path(scratch, "cluster"), Path(scratch, "fresh")
+        folder.mkdir()
+        with slurm.running(folder, Shape(version=version, nodes=("n1",))) as cluster:
+            cluster.run("n1", *_ADMIN, "slurm", "install", "--here", *_WORDS, env=_ENVIRONMENT, timeout_s=600)
+            # Tries CRIU and remembers the outcome, as the first job on each node would.
+            cluster.run("n1", "/opt/perdure/bin/perdure", "doctor", check=False, timeout_s=600)
+            _take(cluster, fresh)
+        fresh.rename(target)
+        _remove_older(target)
 
 
 def _take(cluster: Cluster, target: Path) -> None:
@@ -99,12 +116,12 @@ def _take(cluster: Cluster, target: Path) -> None:
 
 def _remove_older(target: Path) -> None:
     kind = target.name.rsplit("-", 1)[0]
-    for old in sorted(rootfs.CACHE.glob(f"{kind}-*"), key=lambda path: path.stat().st_mtime)[:-4]:
-        # A cluster that stands on it has copied or linked what it needs when it booted.
-        if old.is_dir() and old != target:
-            shutil.rmtree(old, ignore_errors=True)
+    others = [path for path in rootfs.CACHE.glob(f"{kind}-*") if path.is_dir() and path != target]
+    for old in sorted(others, key=lambda path: path.stat().st_mtime)[:-_OTHERS]:
+        rootfs.remove(old, f"{old.name}.lock")
 
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:]:
-        template(wanted)
+        with template(wanted):
+            pass

@@ -53,15 +53,22 @@ def lack(version: str) -> str | None:
 def held(version: str) -> Iterator[Path]:
     """Give the root file system for `version`, and keep it from being removed meanwhile. Raises `Missing`."""
     ours = place(version)
+    with kept(ours.name):
+        if not (ours / "root").is_dir():
+            raise Missing(f"no root file system for Slurm {version}")
+        yield ours / "root"
+
+
+@contextlib.contextmanager
+def kept(name: str) -> Iterator[None]:
+    """Keep `name` in the cache from being removed. Raises `Missing`."""
     try:
-        descriptor = os.open(CACHE / f"{ours.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(CACHE / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Missing(f"{CACHE}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if not (ours / "root").is_dir():
-            raise Missing(f"no root file system for Slurm {version}")
-        yield ours / "root"
+        yield
     finally:
         os.close(descriptor)
 
@@ -163,9 +170,14 @@ def _remove_older(suite: str, current: Path) -> None:
             kind, name = ("making", old.name.split(".")[1]) if old.name.startswith(".") else ("lock", old.name)
             if name == current.name:
                 continue
-            with _exclusively(f"{name}.{kind}", wait=False) as free:
-                if free:
-                    shutil.rmtree(old, ignore_errors=True)
+            remove(old, f"{name}.{kind}")
+
+
+def remove(old: Path, lock: str) -> None:
+    """Remove `old`, unless somebody holds its `lock`."""
+    with _exclusively(lock, wait=False) as free:
+        if free:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 if __name__ == "__main__":
