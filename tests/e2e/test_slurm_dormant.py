@@ -19,14 +19,17 @@ echo '== processes'; ps -e -o uid,args --no-headers -H | grep -v -e 'perdure age
 echo '== tree'; pid=$$; while [ $pid -gt 1 ]; do ps -o args= -p $pid; pid=$(ps -o ppid= -p $pid | tr -d ' '); done
 echo '== descriptors'; ls -l /proc/$$/fd >seen; sed 's/.* \([0-9]* -> \)/\1/' seen
 echo '== limits'; cat /proc/$$/limits
-echo '== status'; grep -E '^(Uid|Gid|Groups|SigBlk|SigIgn|SigCgt|Cap|NoNewPrivs|Seccomp|Cpus_allowed|Umask|Threads)' /proc/$$/status
+# By the shell itself: it blocks signals while it starts a program, and that may already look.
+echo '== status'; while read -r line; do case $line in
+    Uid*|Gid*|Groups*|SigBlk*|SigIgn*|SigCgt*|Cap*|NoNewPrivs*|Seccomp*|Cpus_allowed*|\
+    Umask*|Threads*) echo "$line" ;; esac; done </proc/$$/status
 echo '== mounts'; cut -d' ' -f3- /proc/$$/mountinfo
 echo '== namespaces'; readlink /proc/$$/ns/*
 echo '== maps'; sed 's/.* //' /proc/$$/maps | sort -u
 echo '== control groups'; cat /proc/$$/cgroup
 echo '== step'
 srun sh -c 'env | sort; ls -l /proc/$$/fd >seen; sed "s/.* \([0-9]* -> \)/\1/" seen
-    grep -E "^(Uid|Cap|SigBlk|SigIgn|SigCgt)" /proc/$$/status'
+    while read -r line; do case $line in Uid*|Cap*|SigBlk*|SigIgn*|SigCgt*) echo "$line" ;; esac; done </proc/$$/status'
 rm seen
 echo done >made-by-the-job
 echo '== files'; ls -la | tail -n +2
