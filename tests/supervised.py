@@ -53,13 +53,14 @@ class Site:
         return [sys.executable, "-m", "perdure", *map(str, arguments)]
 
     def start(self, *arguments: str | os.PathLike[str], **options) -> subprocess.Popen[bytes]:
-        """Start `perdure ARGUMENTS` with pipes, in a session of its own."""
+        """Start `perdure ARGUMENTS` with pipes, in a session of its own; by the command `wrapped_in`, where one is given."""
+        wrapped_in = options.pop("wrapped_in", ())
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("cwd", self.work)
         environment = self.environment | options.pop("env", {})
-        process = subprocess.Popen(self.command(*arguments), env=environment, start_new_session=True, **options)
+        process = subprocess.Popen([*wrapped_in, *self.command(*arguments)], env=environment, start_new_session=True, **options)
         self._started.append(process)
         return process
 

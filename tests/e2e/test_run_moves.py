@@ -86,3 +86,43 @@ def test_it_finds_its_epoch_where_it_first_was_however_often_it_moves(sites, tmp
     assert last.log("a") == lines(120)
     assert (here.folder / "run" / "a" / "epoch").read_text() == "3\na\n"
     assert (here.folder / "run" / "a" / "epoch.gate").exists()
+
+
+WAITS = """
+import os, sys, time
+print("begun", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+print("ended", flush=True)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("detached", [False, True], ids=["foreground", "background"])
+def test_one_that_completes_while_its_next_life_waits_for_its_lease_does_not_run_again(sites, tmp_path, detached):
+    here, there = sites
+    (here.work / "waits.py").write_text(WAITS)
+    # In a PID namespace of its own the older copy is to the other one what a process of another machine is: nobody can look it up.
+    older = there.start(
+        "run", "--name", "a", "--every", "never", "--store", str(tmp_path / "store"), "--", "python3", "waits.py", "go",
+        cwd=here.work, env={"PERDURE_LEASE_TTL": "180s"}, wrapped_in=("unshare", "--pid", "--fork", "--mount-proc"),
+    )  # fmt: skip
+    wait_for(lambda: b"begun" in there.log("a"))
+    said = tmp_path / "said"
+    with open(said, "wb") as errors:
+        follower = here.start(
+            "run", "--name", "a", "--every", "never", "--store", str(tmp_path / "store"), *(["-d"] if detached else []),
+            "--", "python3", "waits.py", "go", stderr=errors, env={"PERDURE_LEASE_TTL": "180s"},
+        )  # fmt: skip
+    told = here.state / "workloads" / "a" / "supervisor.log" if detached else said
+    wait_for(lambda: told.exists() and b"gave no sign of its end" in told.read_bytes())
+    (here.work / "go").touch()
+    assert older.wait(60) == 7
+    assert follower.wait(120) == 7, said.read_bytes()
+    assert b"a ended meanwhile, in its life 1: it ended with 7; nothing was started" in said.read_bytes()
+    assert there.log("a") == b"begun\nended\n"
+    assert here.log("a") == b""
+    assert (here.ps("a")["state"], here.ps("a")["epoch"]) == ("failed", 1)
+    # As everywhere, one that ended by itself is started anew by whoever asks after that.
+    again = here.run("run", "--name", "a", "--every", "never", "--store", str(tmp_path / "store"), "--", "python3", "waits.py", "go")
+    assert (again.returncode, again.stdout) == (7, b"begun\nended\n")

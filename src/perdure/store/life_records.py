@@ -100,6 +100,12 @@ def epochs(repository: Repository, workload: str) -> list[int]:
     return sorted(epoch for epoch in found if epoch)
 
 
+def ended(repository: Repository, workload: str) -> frozenset[int]:
+    """Return the epochs of the lives that have an end, or were withdrawn."""
+    found = (layout.epoch_of(info.key) for info in repository.backend.list(layout.ends(workload)))
+    return frozenset(epoch for epoch in found if epoch)
+
+
 def read_begun(repository: Repository, workload: str, epoch: int) -> Begun:
     """Return how a life began. Raises `errors.StoreCorrupt` when neither its own record nor its lease can be read."""
     try:

@@ -15,7 +15,7 @@ Called by the supervisor, which stops its workload when `HeldLife.renew` raises 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -91,9 +91,16 @@ class HeldLife:
 
     def end(self, end: LifeEnd) -> None:
         """Record how the life ended. Nothing happens when an end was recorded already, by whoever took over."""
+        self._finish(Ended(end))
+
+    def withdraw(self, end: LifeEnd) -> None:
+        """Record that the life never ran: to whoever comes after it is as if it had not begun. `end` says why."""
+        self._finish(Ended(end, withdrawn=True))
+
+    def _finish(self, ended: Ended) -> None:
         workload, epoch = self.life.workload, self.life.epoch
-        if life_records.write_end(self._repository, workload, epoch, Ended(end)):
-            lease = Lease(self._lease.counter + 1, self._surroundings.wall_ns(), self._begun, end)
+        if life_records.write_end(self._repository, workload, epoch, ended):
+            lease = Lease(self._lease.counter + 1, self._surroundings.wall_ns(), self._begun, ended.end)
             # A second copy; the end stands without it.
             with contextlib.suppress(errors.StoreUnavailable):
                 life_records.write_lease(self._repository, workload, epoch, lease)
@@ -155,6 +162,23 @@ def every(repository: Repository, workload: str) -> tuple[Life, ...]:
     """Return all lives that ran, oldest first. Raises `errors.StoreCorrupt`."""
     found = (_whole(repository, workload, epoch) for epoch in life_records.epochs(repository, workload))
     return tuple(life for life in found if life is not None)
+
+
+def completed_since(repository: Repository, workload: str, ended: Collection[int]) -> tuple[int, LifeEnd] | None:
+    """Return the newest life that ended by itself, its epoch and its end, but for those in `ended`: epochs that had an end before.
+
+    None: none did. Raises `errors.StoreCorrupt` when that cannot be told: a completed workload must not be gone on with.
+    """
+    for epoch in sorted(life_records.ended(repository, workload) - frozenset(ended), reverse=True):
+        found = life_records.read_end(repository, workload, epoch)
+        if found is not None and found.end.completed and not found.withdrawn:
+            return epoch, found.end
+    return None
+
+
+def ended(repository: Repository, workload: str) -> frozenset[int]:
+    """Return the epochs of the lives that have an end, from keys alone."""
+    return life_records.ended(repository, workload)
 
 
 def alive(repository: Repository, workload: str, surroundings: Surroundings) -> Life | None:

@@ -14,11 +14,15 @@ _MOST_BYTES = 1 << 20
 
 
 class Started(msgspec.Struct, frozen=True):
-    """What the supervisor tells the command that started it, once the workload runs or could not be started."""
+    """What the supervisor tells the command that started it, once the workload runs, has ended, or could not be started."""
 
     name: str = ""
     epoch: int = 0
     restored_from: str | None = None
+    ended: str = ""
+    """How the workload ended, elsewhere and meanwhile; empty: it runs."""
+    status: int = 0
+    """What it ended with then."""
     error: wire.ErrorDocument | None = None
 
 

@@ -17,11 +17,9 @@ from perdure.checkpoint import namespaces
 from perdure.checkpoint.criu import locate
 from perdure.checkpoint.tree import Tree
 from perdure.model import checkpoint as model
-from perdure.model.checkpoint import CheckpointId, LifeEnd
-from perdure.store import lives
+from perdure.model.checkpoint import LifeEnd
 from perdure.store.lives import HeldLife
 from perdure.store.owners import Linux
-from perdure.store.repository import Repository
 from perdure.supervisor import (
     allocation,
     background,
@@ -54,6 +52,7 @@ from perdure.supervisor.record import ENDED, LastCheckpoint, Options, State, Wor
 from perdure.supervisor.resume import Source
 from perdure.supervisor.scheduler import Begun
 from perdure.supervisor.state import Database
+from perdure.supervisor.succession import Completed, Succession
 from perdure.supervisor.voice import Voice
 from perdure.supervisor.wanted import Setup, Wanted
 
@@ -75,6 +74,9 @@ def run(wanted: Wanted, setup: Setup, *, detach: bool, voice: Voice) -> int:
         return _Beginning(name, wanted, setup, voice, None).keep()
     answer = background.split(setup.folders.messages(name))
     if isinstance(answer, Started):
+        if answer.ended:
+            voice.say(answer.ended)
+            return answer.status
         came = f" from {answer.restored_from}" if answer.restored_from else ""
         voice.say(f"{answer.name} runs in the background{came}; see perdure logs -f {answer.name}")
         return 0
@@ -131,9 +133,13 @@ class _Beginning:
             record = self._record(database.get(self._name))
             where = self._setup.place(record)
             with place.opened(where, create=not self._wanted.must_resume) as repository:
+                wanted = self._wanted
+                regardless = wanted.fresh or wanted.adopt is not None or wanted.origin is not None
+                succession = Succession(repository, self._name, regardless=regardless, surroundings=Linux(), voice=self._voice)
                 while True:
                     try:
-                        return self._live(reactor, database, record, where, repository)
+                        ended = self._live(reactor, database, record, where, succession)
+                        return ended if isinstance(ended, int) else self._pass_on(database, record, where, ended)
                     except errors.CheckpointDamaged as error:
                         # Nothing runs, and the damaged one is not taken again: each turn there is one candidate less.
                         self._voice.say(str(error))
@@ -184,7 +190,10 @@ class _Beginning:
             supervisor_ticks=process.stat(os.getpid()).start_ticks,
         )
 
-    def _live(self, reactor: Reactor, database: Database, record: Workload, where: place.Place, repository: Repository) -> int:
+    def _live(self, reactor: Reactor, database: Database, record: Workload, where: place.Place, succession: Succession) -> int | Completed:
+        repository, completed = succession.repository, succession.look()
+        if completed is not None:
+            return completed
         places = self._setup.criu()
         criu = locate.find(places)
         options = msgspec.structs.replace(record.options, key_file=where.key_file)
@@ -194,7 +203,9 @@ class _Beginning:
             self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice, damage=self._damage
         )
         with signals.delivered(reactor, self._wanted.line) as inbox, origin.source() as source:
-            held = self._begin(repository, where, source, self._damage.checkpoints)
+            held = self._begin(succession, where, source)
+            if isinstance(held, Completed):
+                return held
             record = msgspec.structs.replace(record, damaged_objects=tuple(sorted({*record.damaged_objects, *self._damage.objects})))
             try:
                 record = self._remember(database, record, held, source)
@@ -253,32 +264,31 @@ class _Beginning:
 
         return see
 
-    def _begin(self, repository: Repository, where: place.Place, source: Source | None, damaged: set[CheckpointId]) -> HeldLife:
-        told: set[int] = set()
+    def _begin(self, succession: Succession, where: place.Place, source: Source | None) -> HeldLife | Completed:
+        ttl_s = where.lease_ttl_s or (leases.LOCAL_TTL_S if where.is_here else leases.REMOTE_TTL_S)
+        return succession.begin(restored_from=source.id if source else None, ttl_s=ttl_s)
 
-        def waiting(life: model.Life | None, left_s: float) -> None:
-            epoch = life.epoch if life else 0
-            if epoch not in told:
-                told.add(epoch)
-                who = f"its life {life.epoch} on {life.hostname}" if life else "a life of it that cannot be read"
-                self._voice.say(f"{who} gave no sign of its end: watching for {units.format_duration(left_s)} whether it still lives")
-
-        held = lives.begin(
-            repository,
-            self._name,
-            restored_from=source.id if source else None,
-            surroundings=Linux(),
-            ttl_s=where.lease_ttl_s or (leases.LOCAL_TTL_S if where.is_here else leases.REMOTE_TTL_S),
-            waiting=waiting,
+    def _pass_on(self, database: Database, record: Workload, where: place.Place, completed: Completed) -> int:
+        """The workload ended by itself elsewhere, meanwhile: return what it ended with."""
+        told = f"{self._name} ended meanwhile, in its life {completed.epoch}: {completed.end.reason}; nothing was started"
+        database.put(
+            msgspec.structs.replace(
+                record,
+                store=where.url,
+                state=completed.state,
+                epoch=completed.epoch,
+                exit_status=completed.end.status,
+                reason=completed.end.reason,
+                supervisor_pid=None,
+                supervisor_ticks=None,
+                changed_ns=time.time_ns(),
+            )
         )
-        if source is not None and self._wanted.origin is None:
-            newer = [
-                one for one in repository.checkpoints(self._name) if one.epoch == source.id.epoch and one.sequence > source.id.sequence
-            ]
-            if newer and newer[-1] not in damaged:
-                held.end(LifeEnd(time.time_ns(), False, None, f"not begun: {newer[-1]} was saved meanwhile"))
-                raise errors.WorkloadBusy(f"{newer[-1]} was saved meanwhile", hint="give the same command again")
-        return held
+        self._voice.say(told)
+        self._voice.event(Event("ended", self._name, time.time_ns(), text=completed.end.reason))
+        if self._starter is not None:
+            self._starter.tell(Started(self._name, completed.epoch, ended=told, status=completed.status))
+        return completed.status
 
     def _remember(self, database: Database, record: Workload, held: HeldLife, source: Source | None) -> Workload:
         last = LastCheckpoint.of(source.manifest) if source else None
