@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -256,6 +257,28 @@ def test_events_for_programs(site):
     assert phases[-1] == "ended"
     assert "committed" in phases
     assert [json.loads(line)["phase"] for line in (site.work / "events").read_bytes().splitlines()] == phases
+
+
+def test_events_of_a_restore_tell_how_far_it_is(site):
+    (site.work / "held.py").write_text("import os, time\nkept = os.urandom(8 << 20)\nprint('up', flush=True)\ntime.sleep(600)\n")
+    command = ["--", "python3", "held.py"]
+    detached(site, *command)
+    wait_for(lambda: b"up" in site.log("a"))
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    again = site.start("restore", "a", "--json", "--events", "events")
+    wait_for(lambda: b'"running"' in _peek(again))
+    assert site.run("stop", "a").returncode == 0
+    again.wait(60)
+    told = [json.loads(line) for line in _peek(again).splitlines()]
+    phases = [phase for phase, _ in itertools.groupby(one["phase"] for one in told)]
+    assert phases == ["fetch", "restore", "verify", "running", "ended"]
+    # What lies in a folder is read before, and memory while it is brought back: each says how much there is, and how much of it is done.
+    for phase, least in (("fetch", 10_000), ("restore", 8 << 20)):
+        amounts = [(one["done_bytes"], one["total_bytes"]) for one in told if one["phase"] == phase]
+        assert amounts[0][0] == 0
+        assert all(done <= total and total >= least for done, total in amounts)
+        assert amounts == sorted(amounts)
+    assert [json.loads(line)["phase"] for line in (site.work / "events").read_bytes().splitlines()] == [one["phase"] for one in told]
 
 
 def test_figures_for_prometheus(site):

@@ -102,6 +102,23 @@ def test_it_has_a_terminal_of_the_same_size_and_is_told_of_a_new_one(site, scree
     screen.expect(b"READY> ")
 
 
+def test_how_far_a_restore_is_is_shown_and_gone_before_the_workload_writes(site, screen):
+    (site.work / "held.py").write_text("print('up', flush=True)\nprint('got', input())\n")
+    command = perdure("run", "--name", "a", "--every", "never", "--", "python3", "held.py")
+    screen.type(command)
+    screen.expect(b"up\r\n")
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    screen.expect(b"READY> ")
+    screen.type(command)
+    # Each in the place of the one before; the last thing is that the line is empty.
+    for shown in (b"\r\x1b[Kfetch", b"\r\x1b[Krestore", b"\r\x1b[Kverify", b"\r\x1b[K", b"perdure: a goes on from a@1.1"):
+        between = screen.expect(shown)
+    assert between == b""
+    screen.type(b"hello\r")
+    screen.expect(b"got hello")
+    screen.expect(b"READY> ")
+
+
 def test_ctrl_c_reaches_the_workload_alone_and_the_terminal_is_given_back(site, screen):
     before = screen.modes()
     (site.work / "wait.py").write_text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from perdure.agent.request import Request
 from perdure.cli import console
 from perdure.supervisor import wire
 from perdure.supervisor.messages import Event
+from perdure.supervisor.progress import RESTORE, Readout
 
 Option = tuple[str, str | None]
 
@@ -31,11 +33,11 @@ def run(
     """
     given = [(key, value) for key, value in options if value is not None]
     given += [("quiet", "1")] if common.quiet or common.json else []
-    given += [("events", "1")] if common.json or events is not None else []
+    told = _Told(common, events)
+    given += [("events", "1")] if told.wants_events else []
     mask = os.umask(0)
     os.umask(mask)
     request = Request(umask=mask, working_directory=os.getcwd(), argv=command, environment=environment, options=tuple(given))
-    told = _Told(common, events)
     detach = ("detach", "1") in given
     return waiting.run(path, request, say=told.say, on_event=told.event, detach=detach)
 
@@ -47,9 +49,17 @@ class _Told:
         self._as_json = common.json
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._events = os.open(events, flags, 0o600) if events is not None else None
+        self._readout = Readout() if not common.quiet and not common.json and sys.stderr.isatty() else None
+        self._is_shown = False
+
+    @property
+    def wants_events(self) -> bool:
+        """Tell whether something is done with them."""
+        return self._as_json or self._events is not None or self._readout is not None
 
     def say(self, words: str) -> None:
         """Show `words`, which bring their line's end, to a person."""
+        self._clear()
         sys.stderr.write(words)
         sys.stderr.flush()
 
@@ -60,6 +70,24 @@ class _Told:
             os.write(2, line)
         if self._events is not None:
             os.write(self._events, line)
+        if event.phase == "running":
+            # From now on the terminal is the workload's.
+            self._clear()
+            self._readout = None
+        elif event.phase in RESTORE:
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
+        if self._readout is not None:
+            self._is_shown = True
+            sys.stderr.write(f"\r\x1b[K{self._readout.of(event, time.monotonic())}")
+            sys.stderr.flush()
+
+    def _clear(self) -> None:
+        if self._is_shown:
+            self._is_shown = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def flag(value: bool) -> str | None:

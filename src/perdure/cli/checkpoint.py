@@ -17,6 +17,7 @@ from perdure.model.checkpoint import check_name
 from perdure.supervisor import control, lock, messages
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.messages import Event
+from perdure.supervisor.progress import Readout
 from perdure.supervisor.record import LastCheckpoint
 
 
@@ -72,8 +73,7 @@ class _Watching:
 
     def __init__(self, common: console.Common) -> None:
         self._common = common
-        self._phase = ""
-        self._began_s = 0.0
+        self._readout = Readout()
         self._shown = not common.quiet and not common.json and sys.stderr.isatty()
 
     def __enter__(self) -> _Watching:
@@ -89,16 +89,5 @@ class _Watching:
             sys.stderr.write(msgspec.json.encode(event).decode() + "\n")
             sys.stderr.flush()
         elif self._shown:
-            if event.phase != self._phase:
-                self._phase, self._began_s = event.phase, time.monotonic()
-            sys.stderr.write(f"\r\x1b[K{console.printable(event.phase)}{self._amount(event)}")
+            sys.stderr.write(f"\r\x1b[K{self._readout.of(event, time.monotonic())}")
             sys.stderr.flush()
-
-    def _amount(self, event: Event) -> str:
-        if not event.total_bytes or event.done_bytes is None:
-            return ""
-        passed_s = time.monotonic() - self._began_s
-        rate = event.done_bytes / passed_s if passed_s > 0 else 0.0
-        left = f", {units.format_duration((event.total_bytes - event.done_bytes) / rate)} left" if rate else ""
-        done = f"{units.format_size(event.done_bytes)} of {units.format_size(event.total_bytes)}"
-        return f": {done}, {units.format_size(rate)}/s{left}"

@@ -117,4 +117,4 @@ def setup(values: dict[str, settings.Value], found: folders.Folders) -> Setup:
 
 def voice(common: console.Common, events: Path | None) -> Voice:
     """Return how a supervisor of this command speaks."""
-    return Voice(quiet=common.quiet, as_json=common.json, events=events)
+    return Voice(quiet=common.quiet, as_json=common.json, events=events, shows_progress=True)

@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,8 +28,10 @@ from perdure.checkpoint.tree import Tree
 from perdure.model.finding import Finding, Severity, problems
 from perdure.store import locks
 from perdure.store.owners import Linux
+from perdure.store.streaming import Streams
 from perdure.supervisor import engine, environment
 from perdure.supervisor.life import Life
+from perdure.supervisor.progress import Progress
 from perdure.supervisor.resume import Source, damaged
 from perdure.supervisor.voice import Voice
 
@@ -83,12 +86,12 @@ def take_over(life: Life, pid: int) -> None:
     life.own_namespace = process.status(pid).inner_pid == 1
 
 
-def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Voice) -> None:
-    """Bring the workload back from `source`, with `streams` as its new descriptors 0, 1 and 2.
+def restore(life: Life, source: Source, streams: tuple[int, int, int], progress: Progress) -> None:
+    """Bring the workload back from `source`, with `streams` as its new descriptors 0, 1 and 2, telling `progress` of each phase.
 
     Raises `errors.RestoreRefused`, `errors.RestoreFailed`, `errors.CheckpointDamaged`; nothing of it runs then.
     """
-    manifest, contents = source.manifest, Path(source.folder)
+    manifest, contents, voice = source.manifest, Path(source.folder), life.voice
     included = frozenset(entry.path for entry in listing.read(contents))
     plan = preflight.RestorePlan(
         criu=life.criu, cpu=life.cpu_check, staging=life.staging, is_staged=True, included=included, owner=life.owner
@@ -115,15 +118,20 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         owner=life.owner,
     )
     if source.late:
-        life.tree = _bring_back_while_reading(life, source, options, voice)
+        life.tree = _bring_back_while_reading(life, source, options, progress)
     elif adopt.is_whole(images):
+        progress.enter("restore")
         life.tree = restoring.restore(images, work, options, engine.mortal(life.criu)).tree
     elif life.owner is not None:
         raise errors.RestoreRefused(f"{source.id} is of a tree without an init of ours", hint="root can restore it")
     else:
+        progress.enter("restore")
         life.tree = adopt.bring_back(images, work, options, life.criu).tree
     try:
+        if manifest.cuda_processes:
+            progress.enter("gpu-restore")
         life.gpus.restore(life.tree, manifest, contents, planned)
+        progress.enter("verify")
         alive.verify(life.tree, manifest.processes, _probe(life))
     except errors.RestoreFailed:
         tree.kill(life.tree)
@@ -131,25 +139,33 @@ def restore(life: Life, source: Source, streams: tuple[int, int, int], voice: Vo
         raise
 
 
-def _bring_back_while_reading(life: Life, source: Source, options: restoring.RestoreOptions, voice: Voice) -> Tree:
+def _bring_back_while_reading(life: Life, source: Source, options: restoring.RestoreOptions, progress: Progress) -> Tree:
     """Bring it back while its memory is read. Where that fails although the store is whole, read all of it and try once more."""
     contents, criu = Path(source.folder), engine.mortal(life.criu)
     images, work = contents / source.manifest.images_directory, contents / _WORK
+    late_bytes = sum(file.size_bytes for file in source.manifest.files if file.name in source.late)
     with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
         try:
             with life.repository.stream(source.id) as files:
-                pages = {os.path.basename(name): functools.partial(files.read, name) for name in source.late}
+                pages = {os.path.basename(name): functools.partial(_read, files, name, progress) for name in source.late}
+                progress.enter("restore", total_bytes=late_bytes)
                 return restoring.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
         except errors.StoreCorrupt as error:
             raise damaged(source.id, error) from error
         except errors.RestoreRefused:
             raise
         except errors.RestoreFailed as error:
-            voice.say(f"{error}; trying once more with all of it read before")
-        life.repository.extract(source.id, contents, names=source.late, progress=lambda _done: None)
+            life.voice.say(f"{error}; trying once more with all of it read before")
+        progress.enter("fetch", total_bytes=late_bytes)
+        life.repository.extract(source.id, contents, names=source.late, progress=progress.reach)
     shutil.rmtree(work)
     work.mkdir(mode=0o700)
+    progress.enter("restore")
     return restoring.restore(images, work, options, criu).tree
+
+
+def _read(files: Streams, name: str, progress: Progress) -> Iterator[Sequence[memoryview]]:
+    return progress.counted(files.read(name))
 
 
 def _probe(life: Life) -> alive.Probe | None:

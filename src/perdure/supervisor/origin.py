@@ -15,6 +15,7 @@ from perdure.model.checkpoint import CheckpointId, Manifest
 from perdure.store import lives
 from perdure.store.repository import Repository
 from perdure.supervisor import engine, naming, resume
+from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import ENDED, Operation
 from perdure.supervisor.resume import Source
 from perdure.supervisor.state import Database
@@ -35,6 +36,7 @@ class Origin:
         repository: Repository,
         voice: Voice,
         damage: resume.Damage,
+        progress: Progress,
     ) -> None:
         self._name = name
         self._wanted = wanted
@@ -43,6 +45,7 @@ class Origin:
         self._repository = repository
         self._voice = voice
         self._damage = damage
+        self._progress = progress
 
     @contextlib.contextmanager
     def source(self) -> Iterator[Source | None]:
@@ -68,7 +71,7 @@ class Origin:
             with self._folder(manifest, late_bytes=sum(late.values())) as folder:
                 besides = late if serving.fits(folder / manifest.images_directory) else ()
                 try:
-                    source = resume.take_out(self._repository, manifest, folder, self._voice, besides=besides)
+                    source = resume.take_out(self._repository, manifest, folder, self._voice, self._progress, besides=besides)
                 except errors.CheckpointDamaged as error:
                     self._voice.say(str(error))
                     self._damage.add(checkpoint, error)

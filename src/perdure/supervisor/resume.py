@@ -19,6 +19,7 @@ from perdure.store import lives, locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.supervisor import lineage, log, saver
+from perdure.supervisor.progress import Progress
 from perdure.supervisor.voice import Voice
 
 _MEMORY = re.compile(r"pages-\d+\.img")
@@ -89,16 +90,19 @@ class Damage:
             self.objects.add(error.object_key)
 
 
-def take_out(repository: Repository, manifest: Manifest, folder: Path, voice: Voice, *, besides: Collection[str] = ()) -> Source | None:
+def take_out(
+    repository: Repository, manifest: Manifest, folder: Path, voice: Voice, progress: Progress, *, besides: Collection[str] = ()
+) -> Source | None:
     """Write the checkpoint's files below `folder`, which is empty, but those `besides`; None, after it was told, when it is gone.
 
     Raises `errors.CheckpointDamaged`.
     """
     voice.say(f"reading {manifest.id}, {units.format_size(manifest.logical_bytes)}")
-    names = [file.name for file in manifest.files if file.name not in besides]
+    sizes = {file.name: file.size_bytes for file in manifest.files if file.name not in besides}
+    progress.enter("fetch", total_bytes=sum(sizes.values()))
     with locks.shared(repository, purpose=f"restore {manifest.id}", surroundings=Linux(), using=(manifest.id,)):
         try:
-            return Source(repository.extract(manifest.id, folder, names=names, progress=lambda _done: None), str(folder), tuple(besides))
+            return Source(repository.extract(manifest.id, folder, names=sizes, progress=progress.reach), str(folder), tuple(besides))
         except errors.StoreCorrupt as error:
             raise damaged(manifest.id, error) from error
         except errors.WorkloadMissing:

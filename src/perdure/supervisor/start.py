@@ -47,6 +47,7 @@ from perdure.supervisor.log import Log
 from perdure.supervisor.messages import Event
 from perdure.supervisor.metrics import Metrics
 from perdure.supervisor.origin import Origin
+from perdure.supervisor.progress import Progress
 from perdure.supervisor.reactor import Reactor
 from perdure.supervisor.record import ENDED, LastCheckpoint, Options, State, Workload
 from perdure.supervisor.resume import Source
@@ -119,6 +120,7 @@ class _Beginning:
         self._voice = voice
         self._starter = starter
         self._damage = resume.Damage()
+        self._progress = Progress(name, voice.progress)
         self._patient_until_s = time.monotonic() + _PATIENCE_S
         self._has_waited = False
 
@@ -132,7 +134,9 @@ class _Beginning:
             repair.repair(self._name, database, self._folders, self._voice, adopting=self._wanted.adopt)
             record = self._record(database.get(self._name))
             where = self._setup.place(record)
-            with place.opened(where, create=not self._wanted.must_resume) as repository:
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._voice.clear)
+                repository = stack.enter_context(place.opened(where, create=not self._wanted.must_resume))
                 wanted = self._wanted
                 regardless = wanted.fresh or wanted.adopt is not None or wanted.origin is not None
                 succession = Succession(repository, self._name, regardless=regardless, surroundings=Linux(), voice=self._voice)
@@ -200,7 +204,14 @@ class _Beginning:
         record = msgspec.structs.replace(record, store=where.url, options=options)
         namespaces.become_subreaper()
         origin = Origin(
-            self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice, damage=self._damage
+            self._name,
+            self._wanted,
+            self._setup,
+            database=database,
+            repository=repository,
+            voice=self._voice,
+            damage=self._damage,
+            progress=self._progress,
         )
         with signals.delivered(reactor, self._wanted.line) as inbox, origin.source() as source:
             held = self._begin(succession, where, source)
@@ -244,6 +255,7 @@ class _Beginning:
             life.remember(state=State.RUNNING, pid=life.tree.pid, start_ticks=life.tree.start_ticks)
             if self._wanted.metrics is not None:
                 self._voice.listeners.append(self._metrics(self._wanted.metrics, life.epoch))
+            self._voice.clear()
             self._say_begun(life, source)
             keeper = Keeper(
                 life, reactor, streams, self._voice, end_ns=self._wanted.end_ns, line=self._wanted.line, scheduler=self._setup.scheduler
@@ -352,7 +364,7 @@ class _Beginning:
 
     def _restore(self, life: Life, source: Source, streams: tuple[int, int, int], before: dict[int, int]) -> None:
         try:
-            beginning.restore(life, source, streams, self._voice)
+            beginning.restore(life, source, streams, self._progress)
         except errors.PerdureError:
             handback.shorten(before)
             raise
