@@ -53,14 +53,15 @@ class Site:
         return [sys.executable, "-m", "perdure", *map(str, arguments)]
 
     def start(self, *arguments: str | os.PathLike[str], **options) -> subprocess.Popen[bytes]:
-        """Start `perdure ARGUMENTS` with pipes, in a session of its own; by the command `wrapped_in`, where one is given."""
-        wrapped_in = options.pop("wrapped_in", ())
+        """Start `perdure ARGUMENTS` with pipes, in a session of its own: by the command `wrapped_in`, or by the program `by`, if given."""
+        wrapped_in, by = options.pop("wrapped_in", ()), options.pop("by", None)
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("cwd", self.work)
         environment = self.environment | options.pop("env", {})
-        process = subprocess.Popen([*wrapped_in, *self.command(*arguments)], env=environment, start_new_session=True, **options)
+        command = self.command(*arguments) if by is None else [sys.executable, "-c", by, *map(str, arguments)]
+        process = subprocess.Popen([*wrapped_in, *command], env=environment, start_new_session=True, **options)
         self._started.append(process)
         return process
 
@@ -89,6 +90,15 @@ class Site:
     def supervisor(self, name: str) -> int:
         """PID of the workload's supervisor, as its lock says."""
         return int((self.state / "workloads" / name / "lock").read_text())
+
+    def alive(self) -> list[int]:
+        """Processes that work in the site's folder."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(folder / "cwd") == str(self.work) and not is_zombie(int(folder.name)):
+                    found.append(int(folder.name))
+        return found
 
     def kill_all(self, process: subprocess.Popen[bytes]) -> None:
         """Kill a supervisor and everything below it with SIGKILL, and wait until all are gone."""

@@ -118,16 +118,6 @@ def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
     assert verified.returncode == 0, verified.stderr.decode()
 
 
-def alive_in(site: Site) -> list[int]:
-    """Processes that work in the site's folder."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(folder / "cwd") == str(site.work) and not is_zombie(int(folder.name)):
-                found.append(int(folder.name))
-    return found
-
-
 def test_the_supervisor_killed_at_random_instants_of_a_restore(site):
     _kill_restores(site, rounds=8, seed=7)
 
@@ -153,7 +143,7 @@ def _kill_restores(site: Site, *, rounds: int, seed: int) -> None:
     last = site.start(*run)
     wait_for(lambda: b'"running"' in _said(site) or last.poll() is not None)
     # A restore that was cut off may leave tasks that wait for it: the next run ends them.
-    wait_for(lambda: set(alive_in(site)) <= {last.pid, *descendants(last.pid)}, 30)
+    wait_for(lambda: set(site.alive()) <= {last.pid, *descendants(last.pid)}, 30)
     assert b'"text":"a@1.1"' in _said(site)
     assert site.run("stop", "a").returncode == 0
     last.communicate(timeout=60)

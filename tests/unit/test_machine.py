@@ -145,3 +145,7 @@ def test_an_event_that_cannot_be_is_refused():
 
 def test_a_repair_removes_what_was_staged_in_exactly_the_states_that_have_it():
     assert {state for state in State if machine.repair(state)} == STAGED
+
+
+def test_a_repair_ends_what_criu_had_brought_back_in_part():
+    assert {state for state in State if Instruction.KILL_TREE in machine.repair(state)} == {State.STAGED, State.RESTORED, State.VERIFIED}

@@ -47,7 +47,7 @@ class State(enum.StrEnum):
     FETCHING = "fetching"
     """The checkpoint is read from the store into a staging folder."""
     STAGED = "staged"
-    """The images are here, output files are at the checkpoint's instant; CRIU may run."""
+    """The checkpoint's files are here. Output files are brought back to its instant, and CRIU runs: parts of the tree may be there."""
     RESTORED = "restored"
     """CRIU says that the tree runs. Nobody else says so yet."""
     VERIFIED = "verified"
@@ -186,8 +186,11 @@ def restore(now: Restore, event: Event) -> tuple[Restore, tuple[Instruction, ...
 def repair(left: State) -> tuple[Instruction, ...]:
     """Return what the next supervisor does when the one before died with a checkpoint or restore in state `left`.
 
-    The tree ended with its supervisor, so that nothing has to be resumed or killed; whether a commit that was under way made a manifest,
-    the store shows. What remains is the staging folder, also where its removal had just been told.
+    A tree that had been handed over ended with its supervisor, so that nothing has to be resumed; whether a commit that was under way made
+    a manifest, the store shows. What CRIU had brought back in part is nobody's child yet, and has to be ended. The staging folder remains,
+    also where its removal had just been told.
     """
-    untouched = (State.RUNNING, State.CHECKED, State.GONE, State.ABSENT)
-    return () if left in untouched else (Instruction.REMOVE_STAGING,)
+    if left in (State.RUNNING, State.CHECKED, State.GONE, State.ABSENT):
+        return ()
+    half_there = left in (State.STAGED, State.RESTORED, State.VERIFIED)
+    return (Instruction.KILL_TREE, Instruction.REMOVE_STAGING) if half_there else (Instruction.REMOVE_STAGING,)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from perdure import errors
-from perdure.base.proc import machine, process
-from perdure.checkpoint import serving, staging
+from perdure.checkpoint import serving
 from perdure.model.checkpoint import CheckpointId, Manifest
 from perdure.store import lives
 from perdure.store.repository import Repository
 from perdure.supervisor import engine, naming, resume
-from perdure.supervisor.progress import Progress
-from perdure.supervisor.record import ENDED, Operation
-from perdure.supervisor.resume import Source
+from perdure.supervisor.record import ENDED
+from perdure.supervisor.restoring import Restoring
 from perdure.supervisor.state import Database
 from perdure.supervisor.voice import Voice
 from perdure.supervisor.wanted import Setup, Wanted
@@ -36,7 +32,6 @@ class Origin:
         repository: Repository,
         voice: Voice,
         damage: resume.Damage,
-        progress: Progress,
     ) -> None:
         self._name = name
         self._wanted = wanted
@@ -45,11 +40,13 @@ class Origin:
         self._repository = repository
         self._voice = voice
         self._damage = damage
-        self._progress = progress
 
     @contextlib.contextmanager
-    def source(self) -> Iterator[Source | None]:
-        """Yield the checkpoint to go on from, taken out of the store for as long as the block runs; None: the workload starts anew."""
+    def taken_out(self) -> Iterator[Restoring | None]:
+        """Yield the restore of the checkpoint to go on from, which is taken out of the store; None: the workload starts anew.
+
+        A restore that has not brought the workload back by the end of the block is given up.
+        """
         found = self._candidates()
         if not found:
             if self._wanted.must_resume:
@@ -68,16 +65,17 @@ class Origin:
             self._require_same(manifest)
             self._require_owner(manifest)
             late = resume.late(self._repository, manifest)
-            with self._folder(manifest, late_bytes=sum(late.values())) as folder:
+            folder = self._folder(manifest, late_bytes=sum(late.values()))
+            with Restoring(manifest, folder, self._database, self._voice) as restoring:
                 besides = late if serving.fits(folder / manifest.images_directory) else ()
                 try:
-                    source = resume.take_out(self._repository, manifest, folder, self._voice, self._progress, besides=besides)
+                    is_there = restoring.fetch(self._repository, besides=besides)
                 except errors.CheckpointDamaged as error:
                     self._voice.say(str(error))
                     self._damage.add(checkpoint, error)
                     continue
-                if source is not None:
-                    yield source
+                if is_there:
+                    yield restoring
                     return
                 self._damage.checkpoints.add(checkpoint)
         raise errors.StoreCorrupt(
@@ -111,26 +109,9 @@ class Origin:
             whose = "root" if made_of is None else f"user {made_of}"
             raise errors.RestoreRefused(f"{manifest.id} is {whose}'s", hint=f"it is brought back as {whose}, by a run of {whose}'s")
 
-    @contextlib.contextmanager
-    def _folder(self, manifest: Manifest, *, late_bytes: int) -> Iterator[Path]:
-        """Yield a private folder that has room for the files of `manifest`; it goes with the block, or with the next run."""
-        staged = engine.choose_folder(manifest.logical_bytes - late_bytes, self._setup.staging, self._setup.folders)
-        if late_bytes and not serving.fits(staged / manifest.images_directory):
-            staged = engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._setup.folders)
-        operation = self._database.begin(
-            Operation(
-                number=0,
-                workload=self._name,
-                kind="restore",
-                began_ns=time.time_ns(),
-                staging=str(staged),
-                boot_id=machine.boot_id(),
-                start_ticks=process.stat(os.getpid()).start_ticks,
-            )
-        )
-        try:
-            engine.make_folder(staged)
-            yield staged
-        finally:
-            staging.remove(staged)
-            self._database.end(operation)
+    def _folder(self, manifest: Manifest, *, late_bytes: int) -> Path:
+        """Return the path of a new folder that has room for the files of `manifest`."""
+        chosen = engine.choose_folder(manifest.logical_bytes - late_bytes, self._setup.staging, self._setup.folders)
+        if late_bytes and not serving.fits(chosen / manifest.images_directory):
+            return engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._setup.folders)
+        return chosen

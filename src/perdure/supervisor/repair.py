@@ -66,10 +66,11 @@ def repair(name: str, database: Database, folders: Folders, voice: Voice, *, ado
 
 def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool) -> None:
     run_id = ""
-    is_staged = steps.Instruction.REMOVE_STAGING in steps.repair(operation.state)
+    told = steps.repair(operation.state)
+    is_staged = steps.Instruction.REMOVE_STAGING in told
     if operation.staging is not None and is_staged:
         _end_criu(f"{operation.staging}/{_IMAGES}", patience_s=_DYING_S if is_adopted else 0.0)
-        if operation.kind == "restore" and operation.boot_id == boot_id:
+        if steps.Instruction.KILL_TREE in told and operation.boot_id == boot_id:
             _end_half_restored(os.path.join(operation.staging, "criu", "restore.log"), operation.start_ticks or 0)
     if operation.staging is not None and is_staged and os.path.isdir(operation.staging):
         run_id = run.read_run_id(os.path.join(operation.staging, "criu", "dump.log"))
@@ -78,7 +79,7 @@ def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool
         shutil.rmtree(operation.staging, ignore_errors=True)
     if operation.pid is not None and operation.start_ticks is not None and operation.boot_id == boot_id:
         left = Tree(operation.pid, operation.start_ticks)
-        if is_adopted:
+        if is_adopted and steps.Instruction.KILL_TREE not in told:
             _let_go_on(left, run_id, voice)  # it does not end with its supervisor, and may have been left standing still
         else:
             _end(left)

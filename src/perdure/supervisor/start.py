@@ -47,9 +47,9 @@ from perdure.supervisor.log import Log
 from perdure.supervisor.messages import Event
 from perdure.supervisor.metrics import Metrics
 from perdure.supervisor.origin import Origin
-from perdure.supervisor.progress import Progress
 from perdure.supervisor.reactor import Reactor
 from perdure.supervisor.record import ENDED, LastCheckpoint, Options, State, Workload
+from perdure.supervisor.restoring import Restoring
 from perdure.supervisor.resume import Source
 from perdure.supervisor.scheduler import Begun
 from perdure.supervisor.state import Database
@@ -120,7 +120,6 @@ class _Beginning:
         self._voice = voice
         self._starter = starter
         self._damage = resume.Damage()
-        self._progress = Progress(name, voice.progress)
         self._patient_until_s = time.monotonic() + _PATIENCE_S
         self._has_waited = False
 
@@ -204,54 +203,49 @@ class _Beginning:
         record = msgspec.structs.replace(record, store=where.url, options=options)
         namespaces.become_subreaper()
         origin = Origin(
-            self._name,
-            self._wanted,
-            self._setup,
-            database=database,
-            repository=repository,
-            voice=self._voice,
-            damage=self._damage,
-            progress=self._progress,
+            self._name, self._wanted, self._setup, database=database, repository=repository, voice=self._voice, damage=self._damage
         )
-        with signals.delivered(reactor, self._wanted.line) as inbox, origin.source() as source:
-            held = self._begin(succession, where, source)
-            if isinstance(held, Completed):
-                return held
-            record = msgspec.structs.replace(record, damaged_objects=tuple(sorted({*record.damaged_objects, *self._damage.objects})))
-            try:
-                record = self._remember(database, record, held, source)
-                log_path = self._folders.log(self._name)
-                self._prepare_log(log_path, held, source)
-                streams = Console(self._plan(source), Log(log_path), reactor, self._voice.say)
-                life = Life(
-                    folders=self._folders,
-                    database=database,
-                    record=record,
-                    place=where,
-                    repository=repository,
-                    held=held,
-                    epoch_file=self._epoch_file(source),
-                    tree=Tree(0, 0),
-                    streams=(),
-                    criu=criu,
-                    staging=self._setup.staging,
-                    cpu_check=self._setup.cpu_check,
-                    voice=self._voice,
-                    owner=self._wanted.owner,
-                    umask=self._wanted.umask,
-                    limits=self._wanted.limits,
-                    variables=self._wanted.environment,
-                )
-                self._run(life, streams, source, locate.find_init(places, beside=criu))
-            except errors.PerdureError as error:
-                if source is not None and isinstance(error, errors.CheckpointDamaged):
-                    self._damage.add(source.id, error)
-                self._withdraw(database, held, error)
-                raise
-            except OSError as error:
-                told = errors.OutputError(f"cannot prepare {self._name}: {error}", hint="see whether the disk is full, or not writable")
-                self._withdraw(database, held, told)
-                raise told from error
+        with signals.delivered(reactor, self._wanted.line) as inbox:
+            with origin.taken_out() as restoring:
+                source = restoring.source if restoring is not None else None
+                held = self._begin(succession, where, source)
+                if isinstance(held, Completed):
+                    return held
+                record = msgspec.structs.replace(record, damaged_objects=tuple(sorted({*record.damaged_objects, *self._damage.objects})))
+                try:
+                    record = self._remember(database, record, held, source)
+                    log_path = self._folders.log(self._name)
+                    self._prepare_log(log_path, held, source)
+                    streams = Console(self._plan(source), Log(log_path), reactor, self._voice.say)
+                    life = Life(
+                        folders=self._folders,
+                        database=database,
+                        record=record,
+                        place=where,
+                        repository=repository,
+                        held=held,
+                        epoch_file=self._epoch_file(source),
+                        tree=Tree(0, 0),
+                        streams=(),
+                        criu=criu,
+                        staging=self._setup.staging,
+                        cpu_check=self._setup.cpu_check,
+                        voice=self._voice,
+                        owner=self._wanted.owner,
+                        umask=self._wanted.umask,
+                        limits=self._wanted.limits,
+                        variables=self._wanted.environment,
+                    )
+                    self._run(life, streams, locate.find_init(places, beside=criu), restoring)
+                except errors.PerdureError as error:
+                    if source is not None and isinstance(error, errors.CheckpointDamaged):
+                        self._damage.add(source.id, error)
+                    self._withdraw(database, held, error)
+                    raise
+                except OSError as error:
+                    told = errors.OutputError(f"cannot prepare {self._name}: {error}", hint="see whether the disk is full, or not writable")
+                    self._withdraw(database, held, told)
+                    raise told from error
             life.remember(state=State.RUNNING, pid=life.tree.pid, start_ticks=life.tree.start_ticks)
             if self._wanted.metrics is not None:
                 self._voice.listeners.append(self._metrics(self._wanted.metrics, life.epoch))
@@ -337,12 +331,13 @@ class _Beginning:
         if cut_bytes:
             self._voice.say(f"{units.format_size(cut_bytes)} written after the checkpoint cut off the log, and kept beside it")
 
-    def _run(self, life: Life, streams: Console, source: Source | None, init: locate.Init) -> None:
+    def _run(self, life: Life, streams: Console, init: locate.Init, restoring: Restoring | None) -> None:
         """Start the workload, or bring it back, or take it over."""
         if self._wanted.adopt is not None:
             beginning.take_over(life, self._wanted.adopt)
             return
         before: dict[int, int] = {}
+        source = restoring.source if restoring is not None else None
         if source is not None and streams.plan.passed_on and not streams.plan.terminal:
             before = handback.lengths(handback.streams(streams.plan))
             self._give_back(life, streams, source)
@@ -353,8 +348,8 @@ class _Beginning:
             terminal.Terminal().adopt(stdout)
             terminal.Terminal().fit(streams.master)
         try:
-            if source is not None:
-                self._restore(life, source, (stdin, stdout, stderr), before)
+            if restoring is not None:
+                self._restore(life, restoring, (stdin, stdout, stderr), before)
             else:
                 beginning.launch(
                     life, self._wanted.command, self._wanted.environment, init, (stdin, stdout, stderr), is_terminal=streams.plan.terminal
@@ -362,9 +357,9 @@ class _Beginning:
         finally:
             streams.release()
 
-    def _restore(self, life: Life, source: Source, streams: tuple[int, int, int], before: dict[int, int]) -> None:
+    def _restore(self, life: Life, restoring: Restoring, streams: tuple[int, int, int], before: dict[int, int]) -> None:
         try:
-            beginning.restore(life, source, streams, self._progress)
+            restoring.bring_back(life, streams)
         except errors.PerdureError:
             handback.shorten(before)
             raise

@@ -1,4 +1,4 @@
-"""What a supervisor says: few plain lines on stderr, how far it is, or events for programs. Called by all of `supervisor` that has something to say.
+"""What a supervisor says: few plain lines on stderr, how far it is, or events for programs. Called by all of `supervisor`.
 
 Saying never fails and never waits for long: a terminal that hung up or a full disk must not stop a workload.
 """

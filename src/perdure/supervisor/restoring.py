@@ -1,0 +1,239 @@
+"""One restore, step by step as `machine` orders it: from a checkpoint in the store to a tree that was seen to live.
+
+Each step is noted in the journal, so that whoever follows a supervisor that was killed knows what it may have left: a folder that was
+noted before it was made, and from the start of CRIU on a tree that is nobody's child yet. Made by `origin`; `start` brings back with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from perdure import errors
+from perdure.base.proc import machine as node
+from perdure.base.proc import process
+from perdure.checkpoint import adopt, alive, carried, machine, staging, tree
+from perdure.checkpoint import restore as criu_restore
+from perdure.checkpoint.images import cure_timerfds
+from perdure.checkpoint.machine import Event, Instruction
+from perdure.checkpoint.outputs import bring_back, listing, trees
+from perdure.checkpoint.preflight import restore as preflight
+from perdure.checkpoint.restore import RestoreOptions
+from perdure.checkpoint.tree import Tree
+from perdure.model.checkpoint import Manifest
+from perdure.model.finding import Finding, Severity, problems
+from perdure.store import locks
+from perdure.store.owners import Linux
+from perdure.store.repository import Repository
+from perdure.store.streaming import Streams
+from perdure.supervisor import beginning, engine, probing, resume
+from perdure.supervisor.life import Life
+from perdure.supervisor.progress import Progress
+from perdure.supervisor.record import Operation, State
+from perdure.supervisor.resume import Source
+from perdure.supervisor.state import Database
+from perdure.supervisor.voice import Voice
+
+_WORK = "criu"
+
+
+class Restoring:
+    """The restore of the checkpoint `manifest`, whose files are laid down in `folder`, which is not there yet.
+
+    A context: at its end, unless the workload was brought back, nothing of it runs and nothing lies about.
+    """
+
+    def __init__(self, manifest: Manifest, folder: Path, database: Database, voice: Voice) -> None:
+        self.manifest = manifest
+        self._folder = folder
+        self._database = database
+        self._voice = voice
+        self._progress = Progress(manifest.id.workload, voice.progress)
+        self._now = machine.Restore()
+        self._source: Source | None = None
+        self._tree: Tree | None = None
+        self._life: Life | None = None
+        self._operation = Operation(
+            number=0,
+            workload=manifest.id.workload,
+            kind="restore",
+            began_ns=time.time_ns(),
+            staging=str(folder),
+            boot_id=node.boot_id(),
+            start_ticks=process.stat(os.getpid()).start_ticks,
+            state=self._now.state,
+        )
+
+    def __enter__(self) -> Restoring:
+        self._step(Event.BEGIN)
+        try:
+            engine.make_folder(self._folder)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
+        if self._now.state not in (machine.State.ABSENT, machine.State.RUNNING):
+            self._give_up(error)
+
+    @property
+    def source(self) -> Source:
+        """The checkpoint as it was taken out."""
+        if self._source is None:
+            raise AssertionError("nothing was fetched")
+        return self._source
+
+    def fetch(self, repository: Repository, *, besides: Collection[str]) -> bool:
+        """Take the checkpoint out of the store, but its files `besides`. Returns false, after it was told, when it is gone.
+
+        Raises `errors.CheckpointDamaged`.
+        """
+        self._source = resume.take_out(repository, self.manifest, self._folder, self._voice, self._progress, besides=besides)
+        if self._source is not None:
+            self._step(Event.IMAGES_STAGED)
+        return self._source is not None
+
+    def bring_back(self, life: Life, streams: tuple[int, int, int]) -> None:
+        """Bring the workload back, with `streams` as its new descriptors 0, 1 and 2, and see it live.
+
+        Raises `errors.RestoreRefused`, `errors.RestoreFailed`, `errors.CheckpointDamaged`; nothing of it runs then.
+        """
+        self._life = life
+        try:
+            included = frozenset(entry.path for entry in listing.read(self._folder))
+            _check(life, self.manifest, included)
+            planned = life.gpus.plan(self.manifest, life.variables)
+            _put_back(life, self.manifest, self._folder)
+            beginning.give(life, streams)
+            self._tree = life.tree = self._run_criu(life, streams)
+            self._step(Event.CRIU_RESTORED)
+            if self.manifest.cuda_processes:
+                self._progress.enter("gpu-restore")
+            life.gpus.restore(life.tree, self.manifest, self._folder, planned)
+            self._progress.enter("verify")
+            alive.verify(life.tree, self.manifest.processes, probing.probe(life))
+        except BaseException as error:
+            # At once: whoever hears of the end of this life may begin the next.
+            self._give_up(error)
+            raise
+        self._step(Event.SEEN_ALIVE)
+        self._step(Event.SETTLED)
+
+    def _give_up(self, error: BaseException | None) -> None:
+        self._step(Event.REFUSED if isinstance(error, errors.RestoreRefused) and self._tree is None else Event.FAILED)
+
+    def _step(self, event: Event) -> None:
+        """Take the step, and do what it tells. It is noted before, but that all is over, which is noted when that is so."""
+        before = self._now.state
+        self._now, told = machine.restore(self._now, event)
+        if before is machine.State.ABSENT:
+            self._operation = self._database.begin(msgspec.structs.replace(self._operation, state=self._now.state))
+        elif self._now.state not in (machine.State.ABSENT, machine.State.RUNNING):
+            self._note()
+        for instruction in told:
+            self._do(instruction)
+        if self._now.state in (machine.State.ABSENT, machine.State.RUNNING):
+            self._database.end(self._operation)
+
+    def _note(self) -> None:
+        self._operation = msgspec.structs.replace(self._operation, state=self._now.state)
+        if self._tree is not None:
+            self._operation = msgspec.structs.replace(self._operation, pid=self._tree.pid, start_ticks=self._tree.start_ticks)
+        if self._life is not None:
+            self._life.amend(self._operation)  # which a full disk does not keep from going on
+        else:
+            self._database.amend(self._operation)
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case Instruction.KILL_TREE if self._tree is not None:
+                tree.kill(self._tree)
+                tree.reap(self._tree, wait=True)
+            case Instruction.REMOVE_STAGING:
+                staging.remove(self._folder)
+            case Instruction.TELL_RUNNING if self._life is not None and self._tree is not None:
+                self._life.remember(state=State.RUNNING, pid=self._tree.pid, start_ticks=self._tree.start_ticks)
+            case _:
+                pass  # what is to be fetched, started and looked at is done where its result is waited for
+
+    def _run_criu(self, life: Life, streams: tuple[int, int, int]) -> Tree:
+        images, work = self._folder / self.manifest.images_directory, self._folder / _WORK
+        cure_timerfds(images)
+        work.mkdir(mode=0o700)
+        options = RestoreOptions(
+            streams=self.manifest.streams,
+            descriptors=dict(enumerate(streams)),
+            expected_bytes=self.manifest.logical_bytes,
+            tcp=self.manifest.tcp,
+            log_to=life.folders.workload(life.name) / "restore.log",
+            owner=life.owner,
+        )
+        if self.source.late:
+            return self._run_while_reading(life, options)
+        self._progress.enter("restore")
+        if adopt.is_whole(images):
+            return criu_restore.restore(images, work, options, engine.mortal(life.criu)).tree
+        if life.owner is not None:
+            raise errors.RestoreRefused(f"{self.manifest.id} is of a tree without an init of ours", hint="root can restore it")
+        return adopt.bring_back(images, work, options, life.criu).tree
+
+    def _run_while_reading(self, life: Life, options: RestoreOptions) -> Tree:
+        """Let CRIU work while memory is read. Where that fails although the store is whole, read all of it and try once more."""
+        source, criu = self.source, engine.mortal(life.criu)
+        images, work = self._folder / self.manifest.images_directory, self._folder / _WORK
+        late_bytes = sum(file.size_bytes for file in self.manifest.files if file.name in source.late)
+        with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
+            try:
+                with life.repository.stream(source.id) as files:
+                    pages = {os.path.basename(name): functools.partial(self._read, files, name) for name in source.late}
+                    self._progress.enter("restore", total_bytes=late_bytes)
+                    return criu_restore.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
+            except errors.StoreCorrupt as error:
+                raise resume.damaged(source.id, error) from error
+            except errors.RestoreRefused:
+                raise
+            except errors.RestoreFailed as error:
+                self._voice.say(f"{error}; trying once more with all of it read before")
+            self._progress.enter("fetch", total_bytes=late_bytes)
+            life.repository.extract(source.id, self._folder, names=source.late, progress=self._progress.reach)
+        shutil.rmtree(work)
+        work.mkdir(mode=0o700)
+        self._progress.enter("restore")
+        return criu_restore.restore(images, work, options, criu).tree
+
+    def _read(self, files: Streams, name: str) -> Iterator[Sequence[memoryview]]:
+        return self._progress.counted(files.read(name))
+
+
+def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
+    plan = preflight.RestorePlan(
+        criu=life.criu, cpu=life.cpu_check, staging=life.staging, is_staged=True, included=included, owner=life.owner
+    )
+    _refuse(preflight.check(manifest, plan), life.voice)
+
+
+def _put_back(life: Life, manifest: Manifest, contents: Path) -> None:
+    """Bring files back to the checkpoint. Raises `errors.RestoreRefused`."""
+    of_init, of_owner = carried.apart(manifest)
+    _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), life.voice)
+    _refuse(carried.put_back(of_init, contents, epoch=life.epoch), life.voice)
+    _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), life.voice)
+    _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents, owner=life.owner), life.voice)
+
+
+def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:
+    """Tell of `findings`, and raise `errors.RestoreRefused` when one of them is a problem."""
+    found = problems(findings)
+    if found:
+        raise errors.RestoreRefused(engine.summary(found), hint=found[0].remedy or "see perdure check --restore", findings=findings)
+    for finding in findings:
+        if finding.severity is Severity.WARNING:
+            voice.say(f"{finding.subject}: {finding.message}" + (f" ({finding.remedy})" if finding.remedy else ""))

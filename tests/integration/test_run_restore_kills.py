@@ -1,0 +1,97 @@
+"""A supervisor killed with -9 before and after every step of a restore is noted: the next run goes on, and nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sqlite3
+
+import pytest
+from supervised import Site, descendants, lines, wait_for
+
+pytestmark = pytest.mark.criu
+
+FATAL = """
+import os, signal, sys
+from perdure.__main__ import main
+from perdure.supervisor import state
+
+state_now, when = os.environ["FATAL"].split()
+
+
+class Fatal(state.Database):
+    def _fatally(self, write, operation, comes_to):
+        is_last = operation.kind == "restore" and comes_to == state_now
+        if is_last and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = write(operation)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    def begin(self, operation):
+        return self._fatally(super().begin, operation, operation.state)
+
+    def amend(self, operation):
+        return self._fatally(super().amend, operation, operation.state)
+
+    def end(self, operation):
+        return self._fatally(super().end, operation, "over")
+
+
+state.Database = Fatal
+sys.exit(main(sys.argv[1:]))
+"""
+"""A supervisor that kills itself where it notes that a restore comes to the state in FATAL, before or after that is written."""
+
+STATES = ("fetching", "staged", "restored", "verified", "over")
+RUN = ("run", "--name", "a", "--every", "never", "--events", "events", "--", "python3", "count.py", "1000000", "0.02")
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path)
+    made.environment["PERDURE_STAGING"] = str(tmp_path / "staging")
+    (tmp_path / "staging").mkdir()
+    yield made
+    made.close()
+
+
+def noted(site: Site) -> list[bytes]:
+    """What the journal holds."""
+    with contextlib.closing(sqlite3.connect(site.state / "state.db")) as connection:
+        return [row[0] for row in connection.execute("SELECT record FROM journal")]
+
+
+def said(site: Site) -> bytes:
+    with contextlib.suppress(FileNotFoundError):
+        return (site.work / "events").read_bytes()
+    return b""
+
+
+def test_killed_at_each_step_of_a_restore(site):
+    first = site.start(*RUN)
+    wait_for(lambda: len(site.log("a").splitlines()) > 20)
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    first.communicate(timeout=60)
+    for state in STATES:
+        for when in ("before", "after"):
+            killed = site.run(*RUN, by=FATAL, env={"FATAL": f"{state} {when}"})
+            assert killed.returncode == -signal.SIGKILL, (state, when, killed.stderr.decode())
+            left = noted(site)
+            # A folder is never made that is not noted, and what is noted says how far it came.
+            assert len(left) == (state != "fetching" or when == "after") * (state != "over" or when == "before"), (state, when)
+            assert not list((site.folder / "staging").iterdir()) or left, (state, when)
+    (site.work / "events").unlink()
+    last = site.start(*RUN)
+    wait_for(lambda: b'"running"' in said(site) or last.poll() is not None)
+    assert b'"text":"a@1.1"' in said(site), last.stderr.read().decode()
+    wait_for(lambda: set(site.alive()) <= {last.pid, *descendants(last.pid)})
+    # What the restore needed is gone while the workload runs, and not only when it has ended.
+    assert list((site.folder / "staging").iterdir()) == []
+    assert noted(site) == []
+    assert site.ps("a")["state"] == "running"
+    assert site.run("stop", "a").returncode == 0
+    last.communicate(timeout=60)
+    log = site.log("a")
+    assert log == lines(len(log.splitlines()))
