@@ -14,32 +14,20 @@ from perdure.store.repository import Repository
 from perdure.supervisor import engine, naming, resume
 from perdure.supervisor.record import ENDED
 from perdure.supervisor.restoring import Restoring
-from perdure.supervisor.state import Database
-from perdure.supervisor.voice import Voice
-from perdure.supervisor.wanted import Setup, Wanted
+from perdure.supervisor.task import Task
 
 
 class Origin:
-    """Finds where the workload `name` goes on from."""
+    """Finds in `repository` where the workload goes on from."""
 
-    def __init__(
-        self,
-        name: str,
-        wanted: Wanted,
-        setup: Setup,
-        *,
-        database: Database,
-        repository: Repository,
-        voice: Voice,
-        damage: resume.Damage,
-    ) -> None:
-        self._name = name
-        self._wanted = wanted
-        self._setup = setup
-        self._database = database
+    def __init__(self, task: Task, repository: Repository) -> None:
+        self._name = task.name
+        self._wanted = task.wanted
+        self._setup = task.setup
+        self._database = task.database
         self._repository = repository
-        self._voice = voice
-        self._damage = damage
+        self._voice = task.voice
+        self._damage = task.damage
 
     @contextlib.contextmanager
     def taken_out(self) -> Iterator[Restoring | None]:

@@ -1,7 +1,8 @@
 """One restore, step by step as `machine` orders it: from a checkpoint in the store to a tree that was seen to live.
 
 Each step is noted in the journal, so that whoever follows a supervisor that was killed knows what it may have left: a folder that was
-noted before it was made, and from the start of CRIU on a tree that is nobody's child yet. Made by `origin`; `start` brings back with it.
+noted before it was made, and from the start of CRIU on a tree that is nobody's child yet. Made by `origin`; `beginning` brings back with
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from perdure.store import locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.streaming import Streams
-from perdure.supervisor import beginning, engine, probing, resume
+from perdure.supervisor import engine, launching, probing, resume
 from perdure.supervisor.life import Life
 from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import Operation, State
@@ -112,7 +113,7 @@ class Restoring:
             _check(life, self.manifest, included)
             planned = life.gpus.plan(self.manifest, life.variables)
             _put_back(life, self.manifest, self._folder)
-            beginning.give(life, streams)
+            launching.give(life, streams)
             self._tree = life.tree = self._run_criu(life, streams)
             self._step(Event.CRIU_RESTORED)
             if self.manifest.cuda_processes:
