@@ -16,6 +16,7 @@ from perdure.model.checkpoint import LifeEnd
 from perdure.store.lives import HeldLife
 from perdure.supervisor import allocation, gate, handback, launching, leases, register, resume, terminal, wiring
 from perdure.supervisor.console import Console
+from perdure.supervisor.early import Left
 from perdure.supervisor.life import Life
 from perdure.supervisor.log import Log
 from perdure.supervisor.place import Place
@@ -57,6 +58,7 @@ class Beginning:
             self._prepare_log(log_path, held)
             streams = Console(self._plan(), Log(log_path), self._task.reactor, self._voice.say)
             life = self._life(held, succession, criu)
+            self._task.early.end()
             self._run(life, streams, locate.find_init(places, beside=criu))
         except errors.PerdureError as error:
             if self._source is not None and isinstance(error, errors.CheckpointDamaged):
@@ -67,6 +69,9 @@ class Beginning:
             told = errors.OutputError(f"cannot prepare {self._name}: {error}", hint="see whether the disk is full, or not writable")
             self._withdraw(held, str(told))
             raise told from error
+        except Left as left:
+            self._withdraw(held, left.name)
+            raise
         life.remember(state=State.RUNNING, pid=life.tree.pid, start_ticks=life.tree.start_ticks)
         return life, streams
 

@@ -21,6 +21,7 @@ class Origin:
     """Finds in `repository` where the workload goes on from."""
 
     def __init__(self, task: Task, repository: Repository) -> None:
+        self._task = task
         self._name = task.name
         self._wanted = task.wanted
         self._setup = task.setup
@@ -54,7 +55,7 @@ class Origin:
             self._require_owner(manifest)
             late = resume.late(self._repository, manifest)
             folder = self._folder(manifest, late_bytes=sum(late.values()))
-            with Restoring(manifest, folder, self._database, self._voice) as restoring:
+            with Restoring(manifest, folder, self._task) as restoring:
                 besides = late if serving.fits(folder / manifest.images_directory) else ()
                 try:
                     is_there = restoring.fetch(self._repository, besides=besides)

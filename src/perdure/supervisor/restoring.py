@@ -18,6 +18,7 @@ from types import TracebackType
 import msgspec
 
 from perdure import errors
+from perdure.base import units
 from perdure.base.proc import machine as node
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, alive, carried, machine, staging, tree
@@ -39,7 +40,7 @@ from perdure.supervisor.life import Life
 from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import Operation, State
 from perdure.supervisor.resume import Source
-from perdure.supervisor.state import Database
+from perdure.supervisor.task import Task
 from perdure.supervisor.voice import Voice
 
 _WORK = "criu"
@@ -51,12 +52,13 @@ class Restoring:
     A context: at its end, unless the workload was brought back, nothing of it runs and nothing lies about.
     """
 
-    def __init__(self, manifest: Manifest, folder: Path, database: Database, voice: Voice) -> None:
+    def __init__(self, manifest: Manifest, folder: Path, task: Task) -> None:
         self.manifest = manifest
         self._folder = folder
-        self._database = database
-        self._voice = voice
-        self._progress = Progress(manifest.id.workload, voice.progress)
+        self._database = task.database
+        self._voice = task.voice
+        self._early = task.early
+        self._progress = Progress(manifest.id.workload, task.voice.progress)
         self._now = machine.Restore()
         self._source: Source | None = None
         self._tree: Tree | None = None
@@ -97,7 +99,9 @@ class Restoring:
 
         Raises `errors.CheckpointDamaged`.
         """
-        self._source = resume.take_out(repository, self.manifest, self._folder, self._voice, self._progress, besides=besides)
+        self._voice.say(f"reading {self.manifest.id}, {units.format_size(self.manifest.logical_bytes)}")
+        self._progress.enter("fetch", total_bytes=sum(file.size_bytes for file in self.manifest.files if file.name not in besides))
+        self._source = resume.take_out(repository, self.manifest, self._folder, self._voice, besides=besides, reached=self._reached)
         if self._source is not None:
             self._step(Event.IMAGES_STAGED)
         return self._source is not None
@@ -209,6 +213,10 @@ class Restoring:
         work.mkdir(mode=0o700)
         self._progress.enter("restore")
         return criu_restore.restore(images, work, options, criu).tree
+
+    def _reached(self, done_bytes: int) -> None:
+        self._early.check()
+        self._progress.reach(done_bytes)
 
     def _read(self, files: Streams, name: str) -> Iterator[Sequence[memoryview]]:
         return self._progress.counted(files.read(name))

@@ -7,19 +7,17 @@ import dataclasses
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
 from perdure import errors
-from perdure.base import units
 from perdure.model.checkpoint import CheckpointId, Manifest
 from perdure.store import lives, locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.supervisor import lineage, log, saver
-from perdure.supervisor.progress import Progress
 from perdure.supervisor.voice import Voice
 
 _MEMORY = re.compile(r"pages-\d+\.img")
@@ -91,18 +89,16 @@ class Damage:
 
 
 def take_out(
-    repository: Repository, manifest: Manifest, folder: Path, voice: Voice, progress: Progress, *, besides: Collection[str] = ()
+    repository: Repository, manifest: Manifest, folder: Path, voice: Voice, *, besides: Collection[str], reached: Callable[[int], None]
 ) -> Source | None:
     """Write the checkpoint's files below `folder`, which is empty, but those `besides`; None, after it was told, when it is gone.
 
-    Raises `errors.CheckpointDamaged`.
+    `reached` is told, several times a second, how many bytes are done. Raises `errors.CheckpointDamaged`, and what `reached` raises.
     """
-    voice.say(f"reading {manifest.id}, {units.format_size(manifest.logical_bytes)}")
-    sizes = {file.name: file.size_bytes for file in manifest.files if file.name not in besides}
-    progress.enter("fetch", total_bytes=sum(sizes.values()))
+    names = [file.name for file in manifest.files if file.name not in besides]
     with locks.shared(repository, purpose=f"restore {manifest.id}", surroundings=Linux(), using=(manifest.id,)):
         try:
-            return Source(repository.extract(manifest.id, folder, names=sizes, progress=progress.reach), str(folder), tuple(besides))
+            return Source(repository.extract(manifest.id, folder, names=names, progress=reached), str(folder), tuple(besides))
         except errors.StoreCorrupt as error:
             raise damaged(manifest.id, error) from error
         except errors.WorkloadMissing:

@@ -30,18 +30,22 @@ class Inbox:
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
-        self._receive: Callable[[int], None] = self._waiting.append
+        self._receive: Callable[[int], None] = self.keep
 
     def put(self, number: int) -> None:
         """Signal `number` came."""
         self._receive(number)
 
+    def keep(self, number: int) -> None:
+        """Let signal `number` wait for the next one who takes them."""
+        self._waiting.append(number)
+
     def hand_to(self, receive: Callable[[int], None]) -> None:
         """Give what came, and what will come, to `receive`."""
         self._receive = receive
-        for number in self._waiting:
+        waiting, self._waiting = self._waiting, []
+        for number in waiting:
             receive(number)
-        self._waiting.clear()
 
 
 class Source(Protocol):

@@ -15,11 +15,11 @@ from perdure.base.proc import process
 from perdure.checkpoint import namespaces
 from perdure.checkpoint.criu import locate
 from perdure.model import checkpoint as model
-from perdure.store.owners import Linux
 from perdure.supervisor import background, interval, lock, naming, place, register, repair, signals, state, wire
 from perdure.supervisor.background import Started, Starter
 from perdure.supervisor.beginning import Beginning
 from perdure.supervisor.console import Console
+from perdure.supervisor.early import Early, Left, Surroundings
 from perdure.supervisor.keeper import Keeper
 from perdure.supervisor.life import Life
 from perdure.supervisor.messages import Event
@@ -82,20 +82,35 @@ def _name(wanted: Wanted) -> str:
 
 def _start(name: str, wanted: Wanted, setup: Setup, voice: Voice, starter: Starter | None) -> int:
     """Begin a life of the workload `name`, and keep it until it ends."""
-    with (
-        contextlib.closing(Reactor()) as reactor,
-        lock.held(setup.folders.lock(name), name),
-        state.opened(setup.folders.database) as database,
-    ):
-        task = Task(name, wanted, setup, voice, reactor, database, in_background=starter is not None)
-        return _Start(task, starter).keep()
+    with contextlib.closing(Reactor()) as reactor, signals.delivered(reactor, wanted.line) as inbox:
+        early = Early(reactor, inbox, voice, name, obeys=setup.scheduler is None)
+        try:
+            early.begin()
+            with lock.held(setup.folders.lock(name), name), state.opened(setup.folders.database) as database:
+                task = Task(name, wanted, setup, voice, reactor, early, database, in_background=starter is not None)
+                return _Start(task, inbox, starter).keep()
+        except Left as left:
+            return _leave(left, name, voice, starter)
+        finally:
+            early.close()
+            voice.clear()
+
+
+def _leave(left: Left, name: str, voice: Voice, starter: Starter | None) -> int:
+    """Somebody asked for the end before there was anything to end."""
+    told = f"{left.name}: nothing of {name} was started"
+    voice.say(told)
+    if starter is not None:
+        starter.tell(Started(name, ended=told, status=left.status))
+    return left.status
 
 
 class _Start:
     """Begins a life, however many tries that takes, and has it kept."""
 
-    def __init__(self, task: Task, starter: Starter | None) -> None:
+    def __init__(self, task: Task, inbox: Inbox, starter: Starter | None) -> None:
         self._task = task
+        self._inbox = inbox
         self._name = task.name
         self._wanted = task.wanted
         self._setup = task.setup
@@ -110,14 +125,14 @@ class _Start:
         repair.repair(self._name, task.database, task.folders, self._voice, adopting=wanted.adopt)
         record = register.starting(self._name, wanted, task.database.get(self._name), time.time_ns())
         where = self._setup.place(record)
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._voice.clear)
-            repository = stack.enter_context(place.opened(where, create=not wanted.must_resume))
+        with place.opened(where, create=not wanted.must_resume) as repository:
             regardless = wanted.fresh or wanted.adopt is not None or wanted.origin is not None
-            succession = Succession(repository, self._name, regardless=regardless, surroundings=Linux(), voice=self._voice)
+            surroundings = Surroundings(task.early)
+            succession = Succession(repository, self._name, regardless=regardless, surroundings=surroundings, voice=self._voice)
             options = msgspec.structs.replace(record.options, key_file=where.key_file)
             record = msgspec.structs.replace(record, store=where.url, options=options)
             while True:
+                task.early.begin()
                 try:
                     ended = self._live(record, where, succession)
                     return ended if isinstance(ended, int) else self._pass_on(record, ended)
@@ -137,8 +152,7 @@ class _Start:
         if not self._has_waited:
             self._has_waited = True
             self._voice.say(f"{error}; waiting for its end")
-        with signals.delivered(self._task.reactor, self._wanted.line):
-            time.sleep(_AGAIN_S)
+        self._task.early.pause(_AGAIN_S)
 
     def _live(self, record: Workload, where: place.Place, succession: Succession) -> int | Completed:
         completed = succession.look()
@@ -147,23 +161,21 @@ class _Start:
         places = self._setup.criu()
         criu = locate.find(places)
         namespaces.become_subreaper()
-        with signals.delivered(self._task.reactor, self._wanted.line) as inbox:
-            with Origin(self._task, succession.repository).taken_out() as restoring:
-                begun = Beginning(self._task, record, where, restoring).begin(succession, places, criu)
-                source = restoring.source if restoring is not None else None
-            if isinstance(begun, Completed):
-                return begun
-            life, streams = begun
-            return self._keep(life, streams, source, inbox)
+        with Origin(self._task, succession.repository).taken_out() as restoring:
+            begun = Beginning(self._task, record, where, restoring).begin(succession, places, criu)
+            source = restoring.source if restoring is not None else None
+        if isinstance(begun, Completed):
+            return begun
+        return self._keep(*begun, source)
 
-    def _keep(self, life: Life, streams: Console, source: Source | None, inbox: Inbox) -> int:
+    def _keep(self, life: Life, streams: Console, source: Source | None) -> int:
         if self._wanted.metrics is not None:
             self._voice.listeners.append(self._metrics(self._wanted.metrics, life.epoch))
         self._voice.clear()
         self._say_begun(life, source)
         wanted, scheduler = self._wanted, self._setup.scheduler
         keeper = Keeper(life, self._task.reactor, streams, self._voice, end_ns=wanted.end_ns, line=wanted.line, scheduler=scheduler)
-        inbox.hand_to(keeper.receive)
+        self._inbox.hand_to(keeper.receive)
         try:
             return keeper.run().status
         finally:

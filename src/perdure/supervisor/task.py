@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from perdure.supervisor.early import Early
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.reactor import Reactor
 from perdure.supervisor.resume import Damage
@@ -22,6 +23,7 @@ class Task:
     setup: Setup
     voice: Voice
     reactor: Reactor
+    early: Early
     database: Database
     in_background: bool
     damage: Damage = dataclasses.field(default_factory=Damage)

@@ -1,0 +1,96 @@
+"""SIGTERM and Ctrl-C before there is a workload: a store that keeps everybody waiting does not keep them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+
+import pytest
+from supervised import Site, lines, wait_for
+
+pytestmark = pytest.mark.criu
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+class Silent:
+    """A server on loopback that takes connections, and never says a word."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.called = threading.Event()
+        self._taken: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
+
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._taken.append(self._listening.accept()[0])
+                self.called.set()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+        for connection in self._taken:
+            connection.close()
+
+
+@pytest.fixture
+def silent():
+    made = Silent()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)], ids=["TERM", "INT"])
+def test_a_store_that_does_not_answer_does_not_keep_it(site, silent, number, status):
+    pytest.importorskip("obstore")
+    environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "c"}
+    store = f"s3://bucket/prefix?endpoint=http://127.0.0.1:{silent.port}"
+    process = site.start("run", "--name", "a", "--store", store, "--", "python3", "count.py", "10", "0.1", env=environment)
+    assert silent.called.wait(60)
+    process.send_signal(number)
+    # Its own patience with a silent server is five minutes and more.
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (status, b""), err.decode()
+    assert b"nothing of a was started" in err
+    # The name is free again.
+    done = site.run("run", "--name", "a", "--every", "never", "--", "python3", "count.py", "10", "0.1")
+    assert (done.returncode, done.stdout) == (0, lines(10)), done.stderr.decode()
+
+
+@pytest.mark.parametrize("detached", [False, True], ids=["foreground", "background"])
+def test_a_lease_that_is_waited_for_does_not_keep_it(site, tmp_path, detached):
+    (tmp_path / "other").mkdir()
+    there = Site(tmp_path / "other")
+    run = ["run", "--name", "a", "--every", "never", "--store", str(tmp_path / "store")]
+    command = ["--", "python3", "count.py", "1000000", "0.05"]
+    try:
+        # In a PID namespace of its own it is what a process of another machine is: nobody can look it up.
+        older = there.start(
+            *run, *command, cwd=site.work, env={"PERDURE_LEASE_TTL": "300s"}, wrapped_in=("unshare", "--pid", "--fork", "--mount-proc")
+        )
+        wait_for(lambda: there.log("a"))
+        said = tmp_path / "said"
+        with open(said, "wb") as errors:
+            follower = site.start(*run, *(["-d"] if detached else []), *command, stderr=errors)
+        told = site.state / "workloads" / "a" / "supervisor.log" if detached else said
+        wait_for(lambda: told.exists() and b"gave no sign of its end" in told.read_bytes())
+        os.kill(site.supervisor("a"), signal.SIGTERM)
+        assert follower.wait(60) == 75, said.read_bytes()
+        assert b"SIGTERM: nothing of a was started" in said.read_bytes()
+        assert [path.name for path in (tmp_path / "store" / "workloads" / "a" / "lives").iterdir()] == ["00000001"]
+        assert older.poll() is None
+    finally:
+        there.close()
