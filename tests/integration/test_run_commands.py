@@ -104,6 +104,21 @@ def test_restore_from_an_older_one_leaves_the_newer_branch(site):
     wait_for(lambda: b"goes on from a@2.1" in _peek(again))
 
 
+def test_a_restore_from_an_older_one_that_failed_leaves_everything_as_it_was(site):
+    detached(site, "--probe", f"test -e {site.work}/ok", *count(10_000))
+    wait_for(lambda: begun(site, least=5))
+    assert site.run("checkpoint", "a").returncode == 0
+    wait_for(lambda: begun(site, least=30))
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    failed = site.run("restore", "a", "--from", "a@1.1")
+    assert failed.returncode == 20, failed.stderr.decode()
+    assert b"the probe failed" in failed.stderr
+    assert (site.ps("a")["state"], site.ps("a")["last_checkpoint"]["id"]) == ("stopped", "a@1.2")
+    (site.work / "ok").touch()
+    again = site.start("restore", "a")
+    wait_for(lambda: b"goes on from a@1.2, life 3" in _peek(again))
+
+
 def _peek(process: subprocess.Popen[bytes]) -> bytes:
     os.set_blocking(process.stderr.fileno(), False)
     process.seen = getattr(process, "seen", b"") + (process.stderr.read() or b"")

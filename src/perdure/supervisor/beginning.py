@@ -36,7 +36,7 @@ class Beginning:
         self._wanted = task.wanted
         self._folders = task.folders
         self._voice = task.voice
-        self._record = record
+        self._before = self._record = record
         self._where = where
         self._restoring = restoring
         self._source = restoring.source if restoring is not None else None
@@ -173,10 +173,8 @@ class Beginning:
         life.record = msgspec.structs.replace(life.record, targets=tuple(targets))
 
     def _withdraw(self, held: HeldLife, reason: str) -> None:
-        """Nothing runs: end the life that was begun."""
+        """Nothing runs: to the next run it is as if this life had not been begun, whatever it would have gone on from."""
         now_ns = time.time_ns()
-        record = self._task.database.get(self._name)
-        if record is not None:
-            self._task.database.put(register.not_begun(record, reason, now_ns))
+        self._task.database.put(register.not_begun(self._before, self._record, reason, now_ns))
         with contextlib.suppress(errors.StoreError):
-            held.end(LifeEnd(now_ns, False, None, f"not begun: {reason}"))
+            held.withdraw(LifeEnd(now_ns, False, None, f"not begun: {reason}"))

@@ -68,12 +68,16 @@ def begun(record: Workload, held: HeldLife, source: Source | None) -> Workload:
     )
 
 
-def not_begun(record: Workload, reason: str, now_ns: int) -> Workload:
-    """Return `record` after nothing was started."""
+def not_begun(before: Workload, record: Workload, reason: str, now_ns: int) -> Workload:
+    """Return what is to be remembered after nothing was started: what was known `before`, and of a new name what `record` had found."""
+    last = before.last_checkpoint or record.last_checkpoint
     return msgspec.structs.replace(
         record,
-        state=State.STOPPED if record.last_checkpoint else State.FAILED,
+        state=State.STOPPED if last else State.FAILED,
         reason=reason,
+        epoch=before.epoch,
+        last_checkpoint=last,
+        targets=before.targets,
         supervisor_pid=None,
         supervisor_ticks=None,
         changed_ns=now_ns,
