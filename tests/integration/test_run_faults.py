@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from supervised import Site, descendants, is_zombie, lines, wait_for
 
+from perdure import errors
 from perdure.store import documents, layout, lives
 from perdure.supervisor import place
 
@@ -352,8 +353,8 @@ def test_a_life_that_was_replaced_ends_its_workload(site):
 
 def test_a_workload_that_stands_still_takes_no_good_checkpoints_place(site):
     said = site.folder / "said"
-    with open(said, "wb") as errors:
-        running = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "count.py", "100000", "0.01", stderr=errors)
+    with open(said, "wb") as stderr:
+        running = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "count.py", "100000", "0.01", stderr=stderr)
     wait_for(lambda: site.manifests("a"))
     (worker,) = [pid for pid in descendants(running.pid) if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"count.py"]]
     os.kill(worker, signal.SIGSTOP)
@@ -366,4 +367,88 @@ def test_a_workload_that_stands_still_takes_no_good_checkpoints_place(site):
     assert asked.returncode == 0, asked.stderr.decode()
     assert site.manifests("a")[-1] > before[-1]
     os.kill(worker, signal.SIGCONT)
+    assert site.run("stop", "a").returncode == 0
+
+
+DEADLOCK = """
+import os, threading, time
+number = 0
+while not os.path.exists("hang"):
+    print("line", number, flush=True)
+    number += 1
+    time.sleep(0.02)
+print("hangs", flush=True)
+one, other = threading.Lock(), threading.Lock()
+met = threading.Barrier(2)
+def cross(first, second):
+    with first:
+        met.wait()
+        with second:
+            print("never", flush=True)
+threading.Thread(target=cross, args=(one, other)).start()
+cross(other, one)
+"""
+
+
+def _still(site: Site) -> dict[str, bool]:
+    """Whether the workload stood still at each of its checkpoints, oldest first; empty while one of them is being removed."""
+    where = place.Place(url=str(site.state / "store"), key_file=None, cache=str(site.folder / "cache"), threads=1)
+    with place.opened(where) as repository, contextlib.suppress(errors.WorkloadMissing):
+        return {str(one): bool(repository.head(one).stood_still) for one in repository.checkpoints("a")}
+    return {}
+
+
+def _hung(site: Site, after: str = "") -> dict[str, bool]:
+    """Wait until there are two from before the hang and one from after it, which is another one than `after`."""
+    found: dict[str, bool] = {}
+
+    def is_so() -> bool:
+        nonlocal found
+        found = _still(site)
+        return list(found.values()) == [False, False, True] and list(found)[-1] != after
+
+    wait_for(is_so, 120)
+    return found
+
+
+def test_a_workload_that_hangs_pushes_out_no_checkpoint_from_before(site):
+    (site.work / "deadlock.py").write_text(DEADLOCK)
+    said = site.folder / "said"
+    run = ["run", "--name", "a", "--every", "1s", "--keep", "2", "--events", "events", "--", "python3", "deadlock.py"]
+    with open(said, "wb") as stderr:
+        running = site.start(*run, stderr=stderr)
+    wait_for(lambda: len(site.manifests("a")) == 2)
+    (site.work / "hang").touch()
+    wait_for(lambda: b"hangs" in site.log("a"))
+    # It goes on being saved, for it may only be waiting; but each of these replaces the one before, and nothing else.
+    *before, newest = _hung(site)
+    for _ in range(3):
+        *same, newest = _hung(site, newest)
+        assert same == before
+    assert said.read_bytes().count(b"it waits for something, or hangs") == 1
+    # Brought back it hangs on, and that is known of it from the first checkpoint on.
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    running.wait(60)
+    (site.work / "events").unlink()
+    site.start(*run)
+    wait_for(lambda: b'"committed"' in _said(site))
+    *same, newest = _hung(site)
+    assert same == before
+    assert newest.startswith("a@2.")
+    assert site.run("stop", "a").returncode == 0
+
+
+def test_a_workload_whose_probe_fails_takes_no_good_checkpoints_place(site):
+    said = site.folder / "said"
+    probe = f"test ! -e {site.work}/broken"
+    with open(said, "wb") as stderr:
+        site.start("run", "--name", "a", "--every", "1s", "--probe", probe, "--", "python3", "count.py", "100000", "0.01", stderr=stderr)
+    wait_for(lambda: site.manifests("a"))
+    (site.work / "broken").touch()
+    wait_for(lambda: b"the probe failed with 1: : it does not work" in said.read_bytes())
+    before = site.manifests("a")
+    # Whoever asks gets one all the same.
+    asked = site.run("checkpoint", "a", "--json")
+    assert asked.returncode == 0, asked.stderr.decode()
+    assert site.manifests("a")[-1] > before[-1]
     assert site.run("stop", "a").returncode == 0

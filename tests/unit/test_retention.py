@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +58,33 @@ def test_damaged_ones_do_not_count_and_the_newest_good_one_stays():
     assert decisions[-1].reason == "damaged: flipped"
 
 
+def hung(moved: int, still: int) -> list[Candidate]:
+    """So many that were made while the workload ran, and so many made since it stands still."""
+    return [Candidate(one.id, one.created_ns, one.packs, stood_still=one.id.sequence > moved) for one in candidates(number=moved + still)]
+
+
+def test_one_that_stands_still_takes_no_place_but_that_of_the_one_before():
+    decisions = retention.choose(hung(4, 3), Rules(keep_last=2), now_ns=0)
+    assert kept(decisions) == ["a@1.3", "a@1.4", "a@1.7"]
+    assert decisions[4].reason == "made while the workload stood still"
+    assert [one.reason for one in decisions][3] == "newest good one from before the workload stood still"
+    # However strict the rule is, the one before the hang stays.
+    assert kept(retention.choose(hung(4, 3), Rules(keep_last=1), now_ns=0)) == ["a@1.4", "a@1.7"]
+    assert kept(retention.choose(hung(4, 3), Rules(keep_for_s=0), now_ns=10**18)) == ["a@1.4", "a@1.7"]
+
+
+def test_once_it_runs_again_it_is_as_if_it_had_never_stood_still():
+    again = [*hung(3, 2), Candidate(CheckpointId("a", 2, 1), 0), Candidate(CheckpointId("a", 2, 2), 0)]
+    assert kept(retention.choose(again, Rules(keep_last=3), now_ns=0)) == ["a@1.3", "a@2.1", "a@2.2"]
+
+
+def test_for_size_those_made_while_it_stood_still_go_first():
+    packs = {f"{n}": 10 for n in range(1, 8)}
+    sized = [msgspec.structs.replace(one, packs=frozenset({str(one.id.sequence)})) for one in hung(4, 3)]
+    assert kept(retention.choose(sized, Rules(max_bytes=40), now_ns=0, pack_bytes=packs)) == ["a@1.2", "a@1.3", "a@1.4", "a@1.7"]
+    assert kept(retention.choose(sized, Rules(max_bytes=0), now_ns=0, pack_bytes=packs)) == ["a@1.4", "a@1.7"]
+
+
 def test_what_a_newer_version_made_is_left_alone():
     some = [Candidate(one.id, one.created_ns, foreign=one.id.sequence > 3) for one in candidates()]
     decisions = retention.choose(some, Rules(keep_last=1, max_bytes=0, damaged=True), now_ns=0)
@@ -100,7 +128,7 @@ def test_a_rule_out_of_range_is_refused(rules):
 PACKS = st.frozensets(st.sampled_from("uvwxyz"), max_size=4)
 IDS = st.builds(CheckpointId, st.sampled_from("ab"), st.integers(1, 3), st.integers(1, 4))
 STORES = st.dictionaries(
-    IDS, st.builds(lambda t, p, d: (t, p, d), st.integers(0, 100), PACKS, st.sampled_from([None, None, "x"])), max_size=12
+    IDS, st.builds(lambda *all_of_it: all_of_it, st.integers(0, 100), PACKS, st.sampled_from([None, None, "x"]), st.booleans()), max_size=12
 )
 RULES = st.builds(
     Rules,
@@ -123,6 +151,8 @@ def test_what_no_rule_breaks(store, rules, in_use, pinned, now_ns):
     for workload in "ab":
         good = sorted(one.id for one in every if one.id.workload == workload and one.is_good)
         assert not good or good[-1] in stay
+        moved = sorted(one.id for one in every if one.id.workload == workload and one.is_good and not one.stood_still)
+        assert not moved or moved[-1] in stay
     by_id = {one.id: one for one in every}
     if rules.max_bytes is None:
         if rules.keep_last is None and rules.keep_for_s is None:
@@ -130,7 +160,12 @@ def test_what_no_rule_breaks(store, rules, in_use, pinned, now_ns):
         return
     # Either it fits, or no more than the protected ones' packs are left.
     left = retention.kept_bytes([by_id[one] for one in stay], sizes)
-    newest = {max(ids) for w in "ab" if (ids := [one.id for one in every if one.id.workload == w and one.is_good])}
+    newest = {
+        max(ids)
+        for w in "ab"
+        for of in (lambda one: True, lambda one: not one.stood_still)
+        if (ids := [one.id for one in every if one.id.workload == w and one.is_good and of(one)])
+    }
     protected = [one for one in every if one.id in in_use | pinned | newest or one.damaged]
     assert left <= max(rules.max_bytes, retention.kept_bytes(protected, sizes))
     # And nothing was removed for size that would still fit.

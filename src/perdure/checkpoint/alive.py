@@ -91,7 +91,7 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -
         moved |= moved_between(first, now)
     _check_not_alone(now, expected)
     _check_none_held(now, expected)
-    said = _run_probe(probe) if probe else None
+    said = run_probe(probe) if probe else None
     return seen("moved" if moved else "waiting", said)
 
 
@@ -166,7 +166,8 @@ def _check_none_held(found: tuple[Process, ...], expected: tuple[ProcessFact, ..
         raise errors.RestoreFailed(f"after the restore these processes stand still: {names}", hint="see CRIU's log")
 
 
-def _run_probe(probe: Probe) -> str:
+def run_probe(probe: Probe) -> str:
+    """Run the user's command, and return the first line of what it said. Raises `errors.RestoreFailed`: the workload does not work."""
     try:
         started = _started(probe)
     except OSError as error:

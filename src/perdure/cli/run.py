@@ -26,7 +26,10 @@ def run(
     outputs: Annotated[
         tuple[Path, ...], Parameter(negative="", help="File or folder whose content goes into checkpoints too. Repeatable.")
     ] = (),
-    probe: Annotated[str | None, Parameter(help="Command that tells, by 0, that the workload works after a restore.")] = None,
+    probe: Annotated[
+        str | None,
+        Parameter(help="Command that tells, by 0, that the workload works: after a restore, and before a checkpoint by the clock."),
+    ] = None,
     env_file: Annotated[tuple[Path, ...], Parameter(negative="", help="File of KEY=VALUE lines for the environment. Repeatable.")] = (),
     tcp: Annotated[Literal["close", "keep"], Parameter(help="Established connections to others at a restore.")] = "close",
     grace: Annotated[str, Parameter(help="Longest time for saving after SIGTERM.")] = "10m",

@@ -70,6 +70,8 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "checkpoint", str(manifest.id)
     yield "created", store_open.time_of(manifest.created_ns)
     yield "trigger", f"{manifest.trigger.value}: {manifest.reason}"
+    if manifest.stood_still:
+        yield "stood still", "no process of it had run since the checkpoint before: it waited for something, or hung"
     yield "command", shlex.join(manifest.command)
     yield "in", manifest.working_directory
     yield "host", f"{host.hostname}, {host.machine}, {host.cpu_model}, Linux {host.kernel}"

@@ -295,6 +295,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     cuda_processes: tuple[CudaFact, ...] = ()
     gpu_driver: str | None = None
     """Version of the driver, such as ``580.65.06``; None: no process had CUDA loaded."""
+    stood_still: bool | msgspec.UnsetType = msgspec.UNSET
+    """No process of it ran since the checkpoint before, or since it was brought back: it waits for something, or hangs. Left out where it
+    ran, as in manifests from before there was such a word."""
     images_directory: str = "images"
     durations_s: dict[str, float] = {}
     """By phase: ``freeze dump store upload commit``, with GPUs ``gpu-lock gpu-checkpoint gpu-restore``; ``stopped`` is how long the

@@ -109,4 +109,5 @@ def candidate(repository: Repository, checkpoint: CheckpointId, pack_bytes: Mapp
     except errors.WorkloadMissing:
         return None
     missing = len(packs - pack_bytes.keys())
-    return Candidate(checkpoint, head.created_ns, packs, damaged=f"{missing} of its packs are missing" if missing else None)
+    damaged = f"{missing} of its packs are missing" if missing else None
+    return Candidate(checkpoint, head.created_ns, packs, damaged=damaged, stood_still=bool(head.stood_still))

@@ -5,6 +5,10 @@ kept. `max_bytes` then removes the oldest until the rest fits. Above every rule 
 workload, pinned ones, and ones in use are never removed. Those that are damaged count for nothing and go only when that is asked for:
 no routine destroys what somebody may still want to look at.
 
+A workload that hangs goes on being saved, and each of those checkpoints is good: it can be brought back, and hangs. Those made while it
+stood still do not count for `keep_last`, so that they take nobody's place but that of the one before; they go first for `max_bytes`; and
+the newest from before it stood still is protected as the newest good one is.
+
 Within a workload "newer" is the order of epochs and sequences, never of clocks. Only `keep_for_s` reads the time of day, since it is
 about it: a clock that is wrong can make it keep less, down to what the protections keep.
 """
@@ -41,6 +45,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """Keys of the packs it names."""
     damaged: str | None = None
     """Why it cannot be restored; None: nothing is known to be wrong with it."""
+    stood_still: bool = False
+    """The workload had not run since the one before it: see `Manifest.stood_still`."""
     foreign: bool = False
     """A newer Perdure made it: nothing more is known of it here."""
 
@@ -92,7 +98,7 @@ def choose(
         for one in reversed([one for one in ordered if one.id.workload == workload]):
             reason = protected.get(one.id) or _wanted(one, newer_good, rules, now_ns)
             decided[one.id] = Decision(one.id, reason is not None, reason or _unwanted(one, rules))
-            newer_good += one.is_good
+            newer_good += one.is_good and not one.stood_still
     if rules.max_bytes is not None:
         free = [one for one in ordered if decided[one.id].keep and one.id not in protected]
         packs = _Packs(pack_bytes)
@@ -114,6 +120,7 @@ def _protected(
 ) -> dict[CheckpointId, str]:
     """Say which are never removed, and why."""
     newest = {one.id.workload: one.id for one in ordered if one.is_good}
+    last_seen_to_run = {one.id.workload: one.id for one in ordered if one.is_good and not one.stood_still}
     reasons = {}
     for one in ordered:
         if one.id in pinned:
@@ -122,6 +129,8 @@ def _protected(
             reasons[one.id] = "in use"
         elif newest.get(one.id.workload) == one.id:
             reasons[one.id] = "newest good one of its workload"
+        elif last_seen_to_run.get(one.id.workload) == one.id:
+            reasons[one.id] = "newest good one from before the workload stood still"
         elif one.foreign:
             reasons[one.id] = "made by a newer Perdure"
         elif one.damaged is not None and not rules.damaged:
@@ -134,7 +143,7 @@ def _wanted(one: Candidate, newer_good: int, rules: Rules, now_ns: int) -> str |
         return None
     if rules.keep_last is None and rules.keep_for_s is None:
         return "no rule removes it"
-    if rules.keep_last is not None and newer_good < rules.keep_last:
+    if rules.keep_last is not None and newer_good < rules.keep_last and not one.stood_still:
         return f"among the last {rules.keep_last}"
     if rules.keep_for_s is not None and now_ns - one.created_ns < rules.keep_for_s * 1e9:
         return "young enough"
@@ -146,7 +155,7 @@ def _unwanted(one: Candidate, rules: Rules) -> str:
         return f"damaged: {one.damaged}"
     reasons = []
     if rules.keep_last is not None:
-        reasons.append(f"not among the last {rules.keep_last}")
+        reasons.append("made while the workload stood still" if one.stood_still else f"not among the last {rules.keep_last}")
     if rules.keep_for_s is not None:
         reasons.append("too old")
     return ", ".join(reasons)
@@ -179,7 +188,7 @@ class _Packs:
 def _oldest_to_fit(free: Sequence[Candidate], packs: _Packs, max_bytes: int) -> list[Candidate]:
     """Return which of `free` to remove so that `packs`, which counts all that are kept, comes to `max_bytes`, or as near as can be."""
     taken = []
-    for one in sorted(free, key=lambda one: (one.created_ns, one.id)):
+    for one in sorted(free, key=lambda one: (not one.stood_still, one.created_ns, one.id)):
         if packs.total_bytes <= max_bytes:
             break
         packs.drop(one.packs)

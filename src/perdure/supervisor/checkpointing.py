@@ -6,6 +6,7 @@ afterwards; it is given up only after the commit. However a checkpoint ends, not
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -21,7 +22,7 @@ from perdure.checkpoint import dump, machine, tree
 from perdure.checkpoint.criu import netlock
 from perdure.checkpoint.machine import Instruction
 from perdure.model.checkpoint import CheckpointId, Manifest
-from perdure.supervisor import engine, saver
+from perdure.supervisor import engine, motion, saver
 from perdure.supervisor.console import Console
 from perdure.supervisor.jobs import Job
 from perdure.supervisor.life import Life
@@ -237,6 +238,8 @@ class Checkpointing:
         self._clean_up(due, None, _as_ours(problem) if problem is not None else error, None)
 
     def _clean_up(self, due: Due, committed: saver.Committed | None, error: errors.PerdureError | None, saving: Saving | None) -> None:
+        if not due.stop or committed is None:
+            self._watch_anew(is_saved=committed is not None)
         operation, self._operation = self._operation, None
         if operation is not None:
             if operation.staging is not None:
@@ -251,6 +254,12 @@ class Checkpointing:
                 netlock.release(run_id)  # connections that were kept are gone with the workload
         else:
             self._ended(due, error or errors.CheckpointFailed("it was not stored"))
+
+    def _watch_anew(self, *, is_saved: bool) -> None:
+        """By now every task that the dump let go has come to rest again, if it rests."""
+        life = self._life
+        with contextlib.suppress(errors.ProcessGone):
+            life.motion.settle(motion.marks(life.tree, has_init=life.own_namespace), is_saved=is_saved)
 
 
 def _how_it_ended(state: machine.State, committed: saver.Committed | None, error: errors.PerdureError | None) -> machine.Event:

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import adopt, carried, dump, staging, tree
+from perdure.checkpoint import adopt, alive, carried, dump, staging, tree
 from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.outputs import ledgers, record, trees
 from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, save, terminals
@@ -24,7 +24,7 @@ from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part, Trigger
 from perdure.model.finding import Finding, problems
-from perdure.supervisor import gate
+from perdure.supervisor import gate, motion, probing
 from perdure.supervisor.console import Console
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.life import Life
@@ -85,10 +85,12 @@ class Dumping:
         self._recording: record.Recording | None = None
         self._taken = _AtFreeze()
         self._lost = ""
+        self._has_run = True
 
     def run(self) -> Dumped:
         """Check, freeze and dump. Raises `errors.CheckpointRefused`, `errors.CheckpointFailed`, `errors.ProcessGone`."""
         life = self._life
+        self._has_run = life.motion.look(motion.marks(life.tree, has_init=life.own_namespace))
         findings = self._check()
         pids = tree.pids(life.tree)
         facts, files = host.facts(life.criu.version, pids), mapped.record(pids)
@@ -181,6 +183,8 @@ class Dumping:
             raise errors.CheckpointLater(
                 "every process of it is stopped", hint="kill -CONT lets it go on; perdure checkpoint saves it all the same"
             )
+        if self._due.trigger is Trigger.INTERVAL:
+            _require_working(life)
         plan = Plan(
             outputs=life.options.outputs,
             tcp=life.options.tcp,
@@ -236,6 +240,7 @@ class Dumping:
             terminals=taken.terminals,
             epoch_file=str(life.epoch_file),
             log_bytes=taken.log_bytes,
+            stood_still=msgspec.UNSET if self._has_run else True,
             own_pid_namespace=life.own_namespace,
             tcp=life.options.tcp,
             owner=life.owner,
@@ -278,6 +283,21 @@ def mortal(criu: Criu) -> Criu:
     preload = ("--preload", str(criu.preload)) if has_loader else ()
     argv = (setpriv, "--pdeathsig", "KILL", "--", program, *preload, *rest)
     return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)
+
+
+def _require_working(life: Life) -> None:
+    """Raise `errors.CheckpointLater` when the user's probe says that the workload does not do its work.
+
+    What is saved then could not be brought back, since the same probe decides on that; and would take the place of one that can.
+    """
+    try:
+        probe = probing.probe(life)
+        if probe is not None:
+            alive.run_probe(probe)
+    except errors.RestoreFailed as error:
+        raise errors.CheckpointLater(
+            f"{error}: it does not work, and could not be brought back so", hint="perdure checkpoint saves it all the same"
+        ) from error
 
 
 def _is_stopped(root: Tree) -> bool:

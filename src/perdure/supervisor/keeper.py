@@ -15,7 +15,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import text, units
-from perdure.model.checkpoint import Trigger
+from perdure.model.checkpoint import Manifest, Trigger
 from perdure.supervisor import ending, engine, messages
 from perdure.supervisor.allotment import Allotment
 from perdure.supervisor.checkpointing import Checkpointing, Done
@@ -87,6 +87,8 @@ class Keeper:
         """SIGTERM came."""
         self._is_cancelled = False
         """The scheduler ends the job for good: nobody tries again."""
+        self._is_resting = False
+        """At the last checkpoint it had not run since the one before."""
         self._leaving = ""
         """Why the scheduler is to be told that the workload is saved; empty: it need not."""
         self._outcome: Outcome | None = None
@@ -272,6 +274,7 @@ class Keeper:
         self._triggers.committed(now_s(), stopped_s=last.stopped_s, whole_s=done.whole_s)
         self._allotment.warn_of_grace(done.whole_s)
         self._tell(Event("committed", self._life.name, time.time_ns(), checkpoint=last, durations_s=manifest.durations_s))
+        self._tell_of_rest(manifest)
         if done.problem is not None:
             self._voice.say(f"{manifest.id} is saved, but older ones could not be removed: {done.problem}")
         if done.due.stop:
@@ -280,6 +283,15 @@ class Keeper:
             return
         for client in self._clients:
             client.tell(self._answer(last))
+
+    def _tell_of_rest(self, manifest: Manifest) -> None:
+        """Say once that the workload stands still: whether it waits or hangs, a person knows."""
+        if manifest.stood_still and not self._is_resting:
+            self._voice.say(
+                f"{self._life.name} has not run since the checkpoint before {manifest.id}: it waits for something, or hangs; "
+                "what was saved before that is kept beside the newest"
+            )
+        self._is_resting = bool(manifest.stood_still)
 
     def _failed(self, due: Due, error: errors.PerdureError) -> None:
         self._tell(Event("failed", self._life.name, time.time_ns(), text=text.printable(str(error))))

@@ -17,6 +17,7 @@ from perdure.store.lives import HeldLife
 from perdure.store.repository import Repository
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.gpus import Gpus
+from perdure.supervisor.motion import Motion
 from perdure.supervisor.place import Place
 from perdure.supervisor.record import Operation, Options, Workload
 from perdure.supervisor.state import Database
@@ -54,6 +55,9 @@ class Life:
     """The owner's environment, for what is started on the owner's behalf."""
     gpus: Gpus = dataclasses.field(default_factory=Gpus)
     """What it has on GPUs."""
+
+    motion: Motion = dataclasses.field(default_factory=Motion)
+    """Whether it ran since it was last saved."""
 
     _said: bool = False
 

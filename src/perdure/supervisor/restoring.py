@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -35,7 +36,7 @@ from perdure.store import locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.streaming import Streams
-from perdure.supervisor import engine, launching, probing, resume
+from perdure.supervisor import engine, launching, motion, probing, resume
 from perdure.supervisor.life import Life
 from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import Operation, State
@@ -125,6 +126,8 @@ class Restoring:
             life.gpus.restore(life.tree, self.manifest, self._folder, planned)
             self._progress.enter("verify")
             alive.verify(life.tree, self.manifest.processes, probing.probe(life))
+            with contextlib.suppress(errors.ProcessGone):  # one that has ended meanwhile has lived
+                life.motion.settle(motion.marks(life.tree, has_init=life.own_namespace), is_saved=True)
         except BaseException as error:
             # At once: whoever hears of the end of this life may begin the next.
             self._give_up(error)
