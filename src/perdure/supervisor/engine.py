@@ -6,7 +6,6 @@ Everything here works on one life and decides nothing; what fails is told by an 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -16,17 +15,15 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import adopt, alive, carried, dump, staging, tree
+from perdure.checkpoint import adopt, carried, dump, staging, tree
 from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.outputs import ledgers, record, trees
 from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, save, terminals
 from perdure.checkpoint.preflight.plan import Plan
-from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part, Trigger
 from perdure.model.finding import Finding, problems
-from perdure.supervisor import gate, motion, probing
+from perdure.supervisor import folders, gate, motion, readiness
 from perdure.supervisor.console import Console
-from perdure.supervisor.folders import Folders
 from perdure.supervisor.life import Life
 from perdure.supervisor.record import State
 from perdure.supervisor.saver import Item
@@ -38,8 +35,6 @@ _MOMENTS = 5
 _MOMENT_S = 0.1
 INITS = "init"
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
-
-_SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
 
 
 class Dumped(msgspec.Struct, frozen=True):
@@ -95,11 +90,11 @@ class Dumping:
         pids = tree.pids(life.tree)
         facts, files = host.facts(life.criu.version, pids), mapped.record(pids)
         expected_bytes = staging.expected_bytes(life.tree) + (life.gpus.look(life.tree) or 0)
-        folder = choose_folder(expected_bytes, life.staging, life.folders)
+        folder = life.folders.choose_staging(expected_bytes, life.staging)
         self._tell("freeze", str(folder))
         if self._cancelled:
             raise errors.CheckpointFailed("it was ended before it began")
-        make_folder(folder)
+        folders.make_staging(folder)
         created_ns = time.time_ns()
         options = dump.DumpOptions(
             expected_bytes=expected_bytes,
@@ -178,13 +173,8 @@ class Dumping:
 
     def _check(self) -> tuple[Finding, ...]:
         life = self._life
-        if self._due.trigger is Trigger.INTERVAL and _is_stopped(life.tree):
-            # Whoever stopped it, or hangs so, would be brought back stopped; and the good checkpoints before would make room for it.
-            raise errors.CheckpointLater(
-                "every process of it is stopped", hint="kill -CONT lets it go on; perdure checkpoint saves it all the same"
-            )
         if self._due.trigger is Trigger.INTERVAL:
-            _require_working(life)
+            readiness.require(life)
         plan = Plan(
             outputs=life.options.outputs,
             tcp=life.options.tcp,
@@ -252,23 +242,6 @@ class Dumping:
         )
 
 
-def choose_folder(wanted_bytes: int, setting: str | None, folders: Folders) -> Path:
-    """Return the path of a new folder where `wanted_bytes` have room. Raises `errors.CheckpointRefused`.
-
-    It is not made yet: whoever is killed right after making it must have noted it before.
-    """
-    place = staging.choose(wanted_bytes, setting=setting, disks=(folders.state, Path(_SPARE_DISK)))
-    return place.folder / f"{staging.PREFIX}{secrets.token_hex(8)}"
-
-
-def make_folder(path: Path) -> None:
-    """Make the private folder `path`. Raises `errors.OutputError`."""
-    try:
-        path.mkdir(mode=0o700)
-    except OSError as error:
-        raise errors.OutputError(f"cannot make {path}: {error.strerror}", hint="name another folder: PERDURE_STAGING=…") from error
-
-
 def mortal(criu: Criu) -> Criu:
     """Return `criu`, to be ended by the kernel when the thread that starts it ends.
 
@@ -283,27 +256,6 @@ def mortal(criu: Criu) -> Criu:
     preload = ("--preload", str(criu.preload)) if has_loader else ()
     argv = (setpriv, "--pdeathsig", "KILL", "--", program, *preload, *rest)
     return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)
-
-
-def _require_working(life: Life) -> None:
-    """Raise `errors.CheckpointLater` when the user's probe says that the workload does not do its work.
-
-    What is saved then could not be brought back, since the same probe decides on that; and would take the place of one that can.
-    """
-    try:
-        probe = probing.probe(life)
-        if probe is not None:
-            alive.run_probe(probe)
-    except errors.RestoreFailed as error:
-        raise errors.CheckpointLater(
-            f"{error}: it does not work, and could not be brought back so", hint="perdure checkpoint saves it all the same"
-        ) from error
-
-
-def _is_stopped(root: Tree) -> bool:
-    """Tell whether every process below the init is stopped by a signal."""
-    found = [each for each in tree.members(root)[1:] if not each.is_dead]
-    return bool(found) and all(each.is_stopped for each in found)
 
 
 def _init_program(life: Life) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
+from perdure.checkpoint import staging
 
+_SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
 _PRIVATE = 0o700
 _LISTED = 0o755
 _ENTERED = 0o711
@@ -83,6 +86,14 @@ class Folders(msgspec.Struct, frozen=True):
         ):
             _make(path, mode)
 
+    def choose_staging(self, wanted_bytes: int, setting: str | None) -> Path:
+        """Return the path of a new folder where `wanted_bytes` of images have room. Raises `errors.CheckpointRefused`.
+
+        It is not made yet: whoever is killed right after making it must have noted it before.
+        """
+        place = staging.choose(wanted_bytes, setting=setting, disks=(self.state, Path(_SPARE_DISK)))
+        return place.folder / f"{staging.PREFIX}{secrets.token_hex(8)}"
+
     def _above(self) -> tuple[tuple[Path, int], ...]:
         """Return root's own folders, which those of a user lie in, with their permissions."""
         if self.user is None:
@@ -100,6 +111,14 @@ def choose(*, state: str | None, run: str | None, environ: Mapping[str, str], ui
         private = environ.get("XDG_RUNTIME_DIR")
         run = "/run/perdure" if uid == 0 else os.path.join(private, "perdure") if private else os.path.join(state, "run")
     return Folders(Path(os.path.abspath(state)), Path(os.path.abspath(run)))
+
+
+def make_staging(path: Path) -> None:
+    """Make the private folder `path`. Raises `errors.OutputError`."""
+    try:
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise errors.OutputError(f"cannot make {path}: {error.strerror}", hint="name another folder: PERDURE_STAGING=…") from error
 
 
 def _make(path: Path, mode: int) -> None:

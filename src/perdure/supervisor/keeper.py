@@ -5,7 +5,6 @@ One thread, one loop. Between checkpoints it sleeps until a descriptor, a signal
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -16,11 +15,13 @@ import msgspec
 from perdure import errors
 from perdure.base import text, units
 from perdure.model.checkpoint import Manifest, Trigger
-from perdure.supervisor import ending, engine, messages
+from perdure.supervisor import ending, messages
 from perdure.supervisor.allotment import Allotment
+from perdure.supervisor.askers import Askers
 from perdure.supervisor.checkpointing import Checkpointing, Done
 from perdure.supervisor.console import Console
 from perdure.supervisor.control import Client, Server
+from perdure.supervisor.departure import Departure
 from perdure.supervisor.ending import Outcome
 from perdure.supervisor.foreground import Foreground
 from perdure.supervisor.leases import Lease
@@ -29,7 +30,7 @@ from perdure.supervisor.line import Line
 from perdure.supervisor.messages import Answer, Event
 from perdure.supervisor.reactor import READ, Reactor, Timer, now_s
 from perdure.supervisor.record import LastCheckpoint, State
-from perdure.supervisor.scheduler import Notice, Outlook, Scheduler, Standing
+from perdure.supervisor.scheduler import Notice, Scheduler
 from perdure.supervisor.suspending import Suspending
 from perdure.supervisor.triggers import Due, Triggers
 from perdure.supervisor.voice import Voice
@@ -39,8 +40,6 @@ _RETRY_END_S = 10.0
 _LONGEST_LOOK_S = 30.0
 """The end of the allotted time is a time of day, which may be set: it is looked at again at least this often."""
 _KILLED_S = 30.0
-_MERCY_USED = 0.8
-"""So much of the time between a scheduler's SIGTERM and its SIGKILL is used for saving; the rest is for ending the life in the store."""
 
 
 class Keeper:
@@ -65,34 +64,18 @@ class Keeper:
         self._console = console
         self._voice = voice
         self._allotment = Allotment(
-            scheduler, reactor, voice, end_ns=end_ns, changed=self._arm, noticed=self._announced, over=self._terminated
+            scheduler, reactor, voice, end_ns=end_ns, changed=self._arm, noticed=self._announced, over=self._overdue
         )
         self._triggers = Triggers(life.options, now_s=now_s())
         self._checkpoints = Checkpointing(life, reactor, console, tell=self._tell, ended=self._checkpoint_ended)
-        self._suspending = Suspending(life, reactor, changed=self._moved, lost=self._lost_by_driver)
+        self._departure = Departure(life, reactor, voice, self._allotment, save=self._ask, cancel=self._checkpoints.cancel)
+        self._suspending = Suspending(life, reactor, changed=self._moved, lost=self._departure.lost)
         self._foreground = Foreground(reactor, console, life.tree.pid, before_going_on=self._before_going_on, line=line)
-        self._lease = Lease(life, reactor, voice, lost=self._lost)
+        self._lease = Lease(life, reactor, voice, lost=self._departure.replaced)
         self._timer: Timer | None = None
-        self._grace: Timer | None = None
-        self._clients: list[Client] = []
-        self._next_clients: list[Client] = []
-        self._current: Due | None = None
-        self._stopping = ""
-        """Why the workload is being ended; empty: it is not."""
-        self._planned: Outcome | None = None
-        """What it will have been, once the workload is gone, because it is saved."""
-        self._is_gone = False
-        """The workload has ended; why may still have to be asked."""
-        self._terminating = False
-        """SIGTERM came."""
-        self._is_cancelled = False
-        """The scheduler ends the job for good: nobody tries again."""
+        self._askers = Askers()
         self._is_resting = False
         """At the last checkpoint it had not run since the one before."""
-        self._leaving = ""
-        """Why the scheduler is to be told that the workload is saved; empty: it need not."""
-        self._outcome: Outcome | None = None
-        self._error: errors.PerdureError | None = None
 
     def run(self) -> Outcome:
         """Keep the workload until it ends or is given up. Raises `errors.StaleLife` when another life took over."""
@@ -106,7 +89,7 @@ class Keeper:
                 self._lease.start()
                 self._allotment.start()
                 self._arm()
-                while self._outcome is None:
+                while self._departure.outcome is None:
                     self._reactor.turn()
             self._console.finish()
             self._wind_up()
@@ -114,19 +97,19 @@ class Keeper:
             self._reactor.forget(pidfd)
             os.close(pidfd)
             server.close()
-        if self._error is not None:
-            raise self._error
-        return self._outcome
+        if self._departure.error is not None:
+            raise self._departure.error
+        return self._departure.outcome
 
     def receive(self, number: int) -> None:
         """A signal came."""
         match number:
             case signal.SIGTERM if self._allotment.is_asked:
-                self._terminated()
+                self._departure.terminated()
             case signal.SIGTERM | signal.SIGHUP:
-                self._asked_to_leave(signal.Signals(number).name)
+                self._departure.asked(signal.Signals(number).name)
             case signal.SIGKILL:  # `line.GONE`
-                self._give_up("the process that waited for it is gone")
+                self._departure.give_up("the process that waited for it is gone")
             case signal.SIGUSR1:
                 self._ask(Due(Trigger.SIGNAL, "SIGUSR1"))
             case signal.SIGWINCH:
@@ -136,21 +119,20 @@ class Keeper:
             case signal.SIGCONT:
                 self._foreground.continued()
             case _:
-                self._signal(signal.Signals(number))
+                self._departure.signal(signal.Signals(number))
 
     def _arm(self) -> None:
         """Begin what is due; else wait for it."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._is_gone or self._stopping or self._checkpoints.phase is not None or self._suspending.goes_on():
+        if self._departure.is_gone or self._departure.reason or self._checkpoints.phase is not None or self._suspending.goes_on():
             return
         now = now_s()
         end_ns = self._allotment.end_ns
         self._triggers.ends(now + (end_ns - time.time_ns()) / 1e9 if end_ns is not None else None, now_s=now)
         due = self._triggers.due(now)
         if due is not None:
-            self._current = due
-            self._clients, self._next_clients = self._next_clients, []
+            self._askers.begin()
             self._checkpoints.begin(due)
             return
         pause_s = self._triggers.next_s() - now
@@ -177,19 +159,21 @@ class Keeper:
             case messages.Status():
                 client.tell(self._answer())
             case messages.Checkpoint(stop):
-                if self._stopping:
-                    raise errors.WorkloadMissing(f"{self._life.name} is being ended: {self._stopping}", hint="see perdure ps")
-                self._next_clients.append(client)
+                self._require_staying()
+                self._askers.add(client)
                 self._ask(Due(Trigger.STOP if stop else Trigger.REQUEST, "perdure checkpoint" + (" --stop" if stop else ""), stop=stop))
             case messages.Suspend() | messages.Resume():
-                if self._stopping:
-                    raise errors.WorkloadMissing(f"{self._life.name} is being ended: {self._stopping}", hint="see perdure ps")
+                self._require_staying()
                 self._suspending.ask(request, client)
                 self._arm()
             case messages.Stop(grace_s):
-                self._next_clients.append(client)
+                self._askers.add(client)
                 self._checkpoints.cancel("perdure stop")
-                self._end_workload("perdure stop", grace_s)
+                self._departure.end("perdure stop", grace_s)
+
+    def _require_staying(self) -> None:
+        if self._departure.reason:
+            raise errors.WorkloadMissing(f"{self._life.name} is being ended: {self._departure.reason}", hint="see perdure ps")
 
     def _answer(self, checkpoint: LastCheckpoint | None = None) -> Answer:
         pause_s = self._triggers.next_s() - now_s()
@@ -204,8 +188,7 @@ class Keeper:
 
     def _tell(self, event: Event) -> None:
         self._voice.event(event)
-        for client in self._clients:
-            client.tell(event)
+        self._askers.tell(event)
 
     def _announced(self, notice: Notice) -> None:
         """The scheduler will end the job before its time: save it while it can be."""
@@ -214,56 +197,18 @@ class Keeper:
         self._voice.say(f"{self._life.name}: {reason}; saving it")
         self._ask(Due(Trigger.END, reason, stop=True))
 
-    def _terminated(self) -> None:
-        """SIGTERM came where a scheduler knows why."""
-        if not self._terminating:
-            self._terminating = True
-            self._allotment.look(self._judged)
-
-    def _judged(self, outlook: Outlook | None) -> None:
-        """Do what SIGTERM asks for when the scheduler sees the job as `outlook` says."""
-        standing = outlook.standing if outlook is not None else Standing.LEAVING
-        if self._is_gone or self._stopping:
-            return
-        if standing in (Standing.RUNNING, Standing.SUSPENDED):
-            # The scheduler goes on with the job: somebody meant the workload, unless it is how a preemption is announced, which we act on.
-            self._terminating = False
-            if outlook is None or outlook.notice is None or not outlook.returns:
-                self._signal(signal.SIGTERM)
-            return
-        # What is not over then is cut off, and the next life would wait for this one's lease.
-        grace_s = min(max(self._allotment.mercy_s * _MERCY_USED, 0.0), self._life.options.grace_s)
-        if standing is Standing.CANCELLED:
-            self._is_cancelled = True
-            self._checkpoints.cancel("the job was cancelled")
-            self._end_workload("the job was cancelled", grace_s)
-            return
-        self._voice.say(f"the job is being ended and may run again: saving {self._life.name}")
-        self._grace = self._reactor.after(grace_s, lambda: self._give_up("the scheduler ends it now"))
-        self._ask(Due(Trigger.STOP, "SIGTERM from the scheduler", stop=True))
-
-    def _asked_to_leave(self, name: str) -> None:
-        """SIGTERM or its like: save and stop; the second time, stop."""
-        if self._grace is not None or self._stopping:
-            self._give_up(f"{name} came again")
-            return
-        grace_s = self._life.options.grace_s
-        self._voice.say(f"{name}: saving {self._life.name}, then ending it; again ends it at once")
-        self._grace = self._reactor.after(grace_s, lambda: self._give_up(f"saving took longer than {units.format_duration(grace_s)}"))
-        self._ask(Due(Trigger.STOP, name, stop=True))
-
-    def _give_up(self, reason: str) -> None:
-        self._checkpoints.cancel(reason)
-        self._end_workload(reason, 0.0)
+    def _overdue(self) -> None:
+        """The scheduler has ended the job, and its SIGTERM did not come this way."""
+        self._departure.terminated()
 
     def _checkpoint_ended(self, due: Due, ended: Done | errors.PerdureError) -> None:
-        self._current = None
         match ended:
             case Done():
                 self._committed(ended)
             case error:
                 self._failed(due, error)
-        self._clients = [client for client in self._clients if due.stop and isinstance(ended, Done)]
+        if not (due.stop and isinstance(ended, Done)):
+            self._askers.release()
         self._arm()
 
     def _committed(self, done: Done) -> None:
@@ -278,11 +223,10 @@ class Keeper:
         if done.problem is not None:
             self._voice.say(f"{manifest.id} is saved, but older ones could not be removed: {done.problem}")
         if done.due.stop:
-            self._leaving = done.due.reason if done.due.trigger is Trigger.END else ""
-            self._outcome_after_kill(Outcome(ending.TRY_AGAIN, State.STOPPED, done.due.reason))
+            self._departure.to_scheduler = done.due.reason if done.due.trigger is Trigger.END else ""
+            self._departure.saved(Outcome(ending.TRY_AGAIN, State.STOPPED, done.due.reason))
             return
-        for client in self._clients:
-            client.tell(self._answer(last))
+        self._askers.tell(self._answer(last))
 
     def _tell_of_rest(self, manifest: Manifest) -> None:
         """Say once that the workload stands still: whether it waits or hangs, a person knows."""
@@ -295,23 +239,17 @@ class Keeper:
 
     def _failed(self, due: Due, error: errors.PerdureError) -> None:
         self._tell(Event("failed", self._life.name, time.time_ns(), text=text.printable(str(error))))
-        for client in self._clients:
-            client.refuse(error)
+        self._askers.refuse(error)
         if isinstance(error, errors.WorkloadLost):
-            # What is left of it cannot be trusted, however it ended or goes on.
-            self._stopping = str(error)
-            self._planned = Outcome(ending.TRY_AGAIN, State.LOST, str(error))
-            self._leaving = str(error)
-            if self._outcome is not None:
-                self._outcome = self._planned
-            self._kill()
-        if self._is_gone or self._stopping or isinstance(error, errors.ProcessGone):
+            self._departure.to_scheduler = str(error)
+            self._departure.lost(error)
+        if self._departure.is_gone or self._departure.reason or isinstance(error, errors.ProcessGone):
             return
         if due.stop and due.trigger is not Trigger.END:
-            if any(client for client in self._clients) and self._grace is None:
+            if self._askers.are_there and not self._departure.is_asked_for:
                 return  # who asked for it has been told, and the workload goes on
             self._voice.say(f"no checkpoint: {error}; passing SIGTERM on")
-            self._end_workload("SIGTERM, and no checkpoint could be made", self._life.options.grace_s)
+            self._departure.end("SIGTERM, and no checkpoint could be made", self._life.options.grace_s)
             return
         pause_s = self._triggers.failed(now_s())
         if due.trigger is Trigger.END:
@@ -319,77 +257,15 @@ class Keeper:
             self._reactor.after(pause_s, lambda: self._ask(due))
         self._voice.say(ending.explain(error, units.format_duration(pause_s), asked=due.trigger is not Trigger.INTERVAL))
 
-    def _lost_by_driver(self, error: errors.WorkloadLost) -> None:
-        """What is left of the workload cannot be trusted, however it ended or goes on."""
-        self._stopping = str(error)
-        self._planned = Outcome(ending.TRY_AGAIN, State.LOST, str(error))
-        if self._outcome is not None:
-            self._outcome = self._planned
-        self._kill()
-
-    def _end_workload(self, reason: str, grace_s: float) -> None:
-        """Ask the workload to end, and make it after `grace_s`."""
-        self._stopping = self._stopping or reason
-        if self._grace is not None:
-            self._grace.cancel()
-        if grace_s > 0:
-            self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)
-            self._grace = self._reactor.after(grace_s, self._kill)
-        else:
-            self._kill()
-
-    def _kill(self) -> None:
-        try:
-            engine.end(self._life)
-        except errors.WorkloadBusy as error:
-            self._voice.say(str(error))
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._life.tree.pid, number)
-
-    def _outcome_after_kill(self, outcome: Outcome) -> None:
-        """The workload is saved: end it, and with it the life. It may have been ended already, by somebody who did not wait."""
-        self._planned = outcome
-        if self._outcome is not None:
-            self._outcome = outcome
-        self._stopping = outcome.reason
-        self._kill()
-
     def _gone(self, pidfd: int) -> None:
         """The workload's init has ended, and with it its whole PID namespace."""
         self._reactor.forget(pidfd)
-        self._is_gone = True
-        status = ending.reap(self._life.tree.pid)
+        status = self._departure.reap()
         self._checkpoints.tree_ended()
         ran_out = self._lease.close()
-        if ran_out is not None and self._error is None:
-            self._lost(ran_out)
-        if self._planned is not None or self._stopping or not self._allotment.is_asked:
-            self._end_with(status, interrupted=False)
-        else:
-            self._allotment.look(lambda outlook: self._end_with(status, interrupted=self._was_interrupted(outlook)))
-
-    def _was_interrupted(self, outlook: Outlook | None) -> bool:
-        """Tell whether the workload, which ended, did so because its job was being ended."""
-        if outlook is None:
-            return self._terminating
-        return outlook.standing in (Standing.LEAVING, Standing.CANCELLED)
-
-    def _end_with(self, status: int | None, *, interrupted: bool) -> None:
-        has_checkpoint = self._life.record.last_checkpoint is not None and not self._is_cancelled
-        self._outcome = self._planned or ending.of(status, stopping=self._stopping, has_checkpoint=has_checkpoint, interrupted=interrupted)
-
-    def _lost(self, error: errors.PerdureError) -> None:
-        """Another life took over, or may have: this one must not act any more."""
-        self._error = error
-        if isinstance(error.__cause__, errors.StoreError):
-            # Nobody is known to have taken over: the next life goes on from the newest checkpoint once the store is there again.
-            self._leaving = str(error)
-        self._checkpoints.cancel(str(error))
-        self._stopping = str(error)
-        self._kill()
+        if ran_out is not None and self._departure.error is None:
+            self._departure.replaced(ran_out)
+        self._departure.judge(status)
 
     def _before_going_on(self) -> None:
         self._lease.renew_now()
@@ -399,24 +275,23 @@ class Keeper:
         end_s = now_s() + _KILLED_S
         while self._checkpoints.outlives_the_tree or ((self._checkpoints.phase is not None or self._lease.is_busy) and now_s() < end_s):
             self._reactor.turn()
-        outcome = self._outcome
+        outcome, error = self._departure.outcome, self._departure.error
         if outcome is None:
             return
-        if self._error is not None:
-            outcome = Outcome(self._error.exit_status, State.LOST, str(self._error))
-        ending.record(self._life, outcome, self._voice, in_store=self._error is None, by_hand=not self._allotment.is_asked)
+        if error is not None:
+            outcome = Outcome(error.exit_status, State.LOST, str(error))
+        ending.record(self._life, outcome, self._voice, in_store=error is None, by_hand=not self._allotment.is_asked)
         self._leave()
         self._suspending.refuse(errors.WorkloadMissing(f"{self._life.name} has ended: {outcome.reason}", hint="see perdure ps"))
         self._tell(Event("ended", self._life.name, time.time_ns(), text=outcome.reason))
-        for client in (*self._clients, *self._next_clients):
-            client.tell(msgspec.structs.replace(self._answer(), pid=None))
+        self._askers.tell_all(msgspec.structs.replace(self._answer(), pid=None))
 
     def _leave(self) -> None:
         """Let the scheduler put the job into its queue again, now that a new life need not wait for this one."""
-        if not self._leaving:
+        if not self._departure.to_scheduler:
             self._allotment.close()
             return
         gone = [False]
-        self._allotment.leave(self._leaving, lambda: gone.__setitem__(0, True))
+        self._allotment.leave(self._departure.to_scheduler, lambda: gone.__setitem__(0, True))
         while not gone[0]:
             self._reactor.turn()

@@ -11,7 +11,7 @@ from perdure.checkpoint import serving
 from perdure.model.checkpoint import CheckpointId, Manifest
 from perdure.store import lives
 from perdure.store.repository import Repository
-from perdure.supervisor import engine, naming, resume
+from perdure.supervisor import naming, resume
 from perdure.supervisor.record import ENDED
 from perdure.supervisor.restoring import Restoring
 from perdure.supervisor.task import Task
@@ -100,7 +100,8 @@ class Origin:
 
     def _folder(self, manifest: Manifest, *, late_bytes: int) -> Path:
         """Return the path of a new folder that has room for the files of `manifest`."""
-        chosen = engine.choose_folder(manifest.logical_bytes - late_bytes, self._setup.staging, self._setup.folders)
+        folders, setting = self._setup.folders, self._setup.staging
+        chosen = folders.choose_staging(manifest.logical_bytes - late_bytes, setting)
         if late_bytes and not serving.fits(chosen / manifest.images_directory):
-            return engine.choose_folder(manifest.logical_bytes, self._setup.staging, self._setup.folders)
+            return folders.choose_staging(manifest.logical_bytes, setting)
         return chosen

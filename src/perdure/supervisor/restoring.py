@@ -36,7 +36,7 @@ from perdure.store import locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.streaming import Streams
-from perdure.supervisor import engine, launching, motion, probing, resume
+from perdure.supervisor import engine, folders, launching, motion, probing, resume
 from perdure.supervisor.life import Life
 from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import Operation, State
@@ -78,7 +78,7 @@ class Restoring:
     def __enter__(self) -> Restoring:
         self._step(Event.BEGIN)
         try:
-            engine.make_folder(self._folder)
+            folders.make_staging(self._folder)
         except BaseException as error:
             self._give_up(error)
             raise
