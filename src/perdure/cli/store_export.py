@@ -11,9 +11,8 @@ from cyclopts import Parameter
 from perdure import errors
 from perdure.base import units
 from perdure.cli import console, store_open
-from perdure.store import transfer
+from perdure.store import opening, transfer
 from perdure.store.owners import Linux
-from perdure.supervisor import place
 
 
 def export(
@@ -43,7 +42,7 @@ def export(
     with store_open.opened(common, store, key_file) as (repository, found):
         chosen = store_open.choose(repository, checkpoint)
         sealed_with = None if plain else str(file_key) if file_key is not None else found.key_file if repository.encrypted else None
-        key = place.read_key(sealed_with)
+        key = opening.read_key(sealed_with)
         with console.progress(common, f"exporting {chosen}", repository.head(chosen).logical_bytes) as report:
             manifest = transfer.export(repository, chosen, output, key_file=key, surroundings=Linux(), random=os.urandom, progress=report)
     size_bytes = output.stat().st_size

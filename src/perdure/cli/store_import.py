@@ -9,9 +9,8 @@ from cyclopts import Parameter
 
 from perdure.base import units
 from perdure.cli import console, store_open
-from perdure.store import transfer
+from perdure.store import opening, transfer
 from perdure.store.owners import Linux
-from perdure.supervisor import place
 
 
 def import_(
@@ -33,7 +32,7 @@ def import_(
       perdure store import train-7b.perdure --file-key shared.key && perdure run --name train-7b -- python train.py
     """
     with store_open.opened(common, store, key_file, create=True) as (repository, found):
-        keys = (place.read_key(str(file_key)) if file_key is not None else None, place.read_key(found.key_file))
+        keys = (opening.read_key(str(file_key)) if file_key is not None else None, opening.read_key(found.key_file))
         Path(found.cache).mkdir(mode=0o700, parents=True, exist_ok=True)
         with console.progress(common, "importing", None) as report:
             imported = transfer.import_(

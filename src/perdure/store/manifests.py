@@ -107,7 +107,7 @@ class Opened:
     def body(self, sealed: Bytes, head: Manifest) -> Body:
         """Return the body, from its sealed bytes, checked against `head`."""
         try:
-            body = _read_body(self._part(_BODY, sealed, MAX_BODY_BYTES), self.salt)
+            body = read_body(self._part(_BODY, sealed, MAX_BODY_BYTES), self.salt)
             _check_body(body, head)
         except (Damaged, struct.error):
             raise codec.corrupt(self._key, "its table of contents makes no sense") from None
@@ -158,7 +158,8 @@ def _planes(column: array[int]) -> bytes:
     return b"".join([flat[plane::4] for plane in range(4)])
 
 
-def _read_body(plain: bytes, salt: bytes) -> Body:
+def read_body(plain: bytes, salt: bytes) -> Body:
+    """Return the body that `wrap_body` made, unwrapped. Raises `Damaged`, and `struct.error` for one that is too short."""
     pack_count, file_count, extent_count = _COUNTS.unpack_from(plain)
     names_end = _COUNTS.size + pack_count * layout.PACK_NAME_BYTES
     if len(plain) != names_end + 4 * (2 * pack_count + file_count + 3 * extent_count):

@@ -19,6 +19,7 @@ from perdure.store.fingerprints import Former
 from perdure.store.index import Index
 from perdure.store.keys import SALT_BYTES, Keys
 from perdure.store.objects import Objects
+from perdure.store.placed import Placements
 from perdure.store.reader import Reader
 from perdure.store.streaming import Streams
 from perdure.store.writer import Source, Writer
@@ -173,6 +174,11 @@ class Repository:
         """
         head, body = self._whole(checkpoint)
         return Streams(self._objects, self._keys, body, head.files, self.threads)
+
+    @property
+    def placements(self) -> Placements:
+        """What seals, opens and reads records of content that was stored before its checkpoint."""
+        return Placements(self._objects, self._keys, self.threads, self._random)
 
     def read_file(self, checkpoint: CheckpointId, name: str) -> bytes:
         """Return the content of one small file (at most 64 MiB) of a checkpoint.

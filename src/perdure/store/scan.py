@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -83,9 +84,31 @@ def _piece(former: Former, known: Known | None, address: int, length: int, is_us
     block = known.block + (address - known.address) // BLOCK_BYTES
     available = min(length, (known.end - address) // BLOCK_BYTES)
     fingerprint = former.fingerprint(known, address)
-    if fingerprint is not None and not is_usable(known.file, block, length):
+    # One that has become longer is not what it was, and its end lay nowhere.
+    if fingerprint is not None and (available < length or not is_usable(known.file, block, length)):
         fingerprint = None
     return Piece(length, known.file, block, available, fingerprint)
+
+
+class Content(Protocol):
+    """What is stored as a file: a file, or something that is read in another way."""
+
+    def read(self, offset: int, into: memoryview) -> None:
+        """Fill `into` with what there is from byte `offset` on, and with zeros after its end. Called by several threads.
+
+        Every byte is read once; at most some mebibytes lie between what is read at the same time. Raises `errors.CheckpointFailed`.
+        """
+
+
+class File:
+    """The content of an open file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, offset: int, into: memoryview) -> None:
+        """See `Content.read`."""
+        _read(self._descriptor, offset, into)
 
 
 class Scanner:
@@ -99,13 +122,13 @@ class Scanner:
             for length in range(1, PIECE_BLOCKS + 1)
         )
 
-    def scan(self, descriptor: int, chunk: Chunk, buffer: memoryview) -> Scanned:
-        """Read `chunk` of the file into `buffer` (zeros after the file's end) and scan it.
+    def scan(self, source: Content, chunk: Chunk, buffer: memoryview) -> Scanned:
+        """Read `chunk` of the `source` into `buffer` (zeros after the file's end) and scan it.
 
-        Raises `errors.CheckpointFailed` when the file has become shorter.
+        Raises `errors.CheckpointFailed` when a file has become shorter.
         """
         content = buffer[: chunk.blocks * BLOCK_BYTES]
-        _read(descriptor, chunk.start * BLOCK_BYTES, content)
+        source.read(chunk.start * BLOCK_BYTES, content)
         ends, end = [], 0
         for piece in chunk.pieces:
             end += piece.length * BLOCK_BYTES

@@ -11,7 +11,7 @@ import os
 import stat
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,18 +19,19 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES, Manifest, Part, PartSize, Run, StoredFile
-from perdure.store import accounts, blocks, layout, manifests, names, packs
+from perdure.store import accounts, blocks, layout, manifests, names, packs, placed
 from perdure.store.assembly import Assembly
-from perdure.store.extents import Extents
+from perdure.store.extents import HOLE, Extents
 from perdure.store.fingerprints import Former, Taken
 from perdure.store.index import Index
 from perdure.store.keys import SALT_BYTES, Keys
 from perdure.store.known import KnownPacks
 from perdure.store.objects import Objects
 from perdure.store.packs import PackRef
+from perdure.store.placed import Placed
 from perdure.store.placing import Placing
 from perdure.store.reuse import Reuse
-from perdure.store.scan import CHUNK_BYTES, Chunk, Scanned, Scanner, chunks
+from perdure.store.scan import CHUNK_BYTES, Chunk, Content, File, Scanned, Scanner, chunks
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -90,52 +91,105 @@ class Writer:
         Raises `errors.UsageError` for a name that cannot be one or was added before, or for runs that do not fit;
         `errors.CheckpointFailed` when the file cannot be read, is not a regular one or changes; `errors.StoreError`.
         """
+        self._check_name(name)
+        with _opened(name, source) as (descriptor, size_bytes):
+            checked = _check_runs(name, runs, -(-size_bytes // BLOCK_BYTES))
+            before, extents, _ = self._store(File(descriptor), checked, size_bytes)
+            if os.fstat(descriptor).st_size != size_bytes:
+                raise errors.CheckpointFailed(f"{name} changed while it was stored", hint="let nothing else touch the staging folder")
+        self._half_done = False
+        self._added(StoredFile(name, size_bytes, part, mode & 0o7777), extents, self._placing.new_blocks - before)
+
+    def place(self, contents: Mapping[str, tuple[Content, int]]) -> dict[str, Placed]:
+        """Store the content of files that are committed by another writer later, through `add_placed`: each with its size, by name.
+
+        All of it is durable then. What was stored for all of them counts for the first. Raises as `add`.
+        """
+        done: list[tuple[str, int, Extents, bytes, int]] = []
+        put_bytes = self._put_bytes
+        for name, (content, size_bytes) in contents.items():
+            self._check_name(name)
+            runs = _check_runs(name, None, -(-size_bytes // BLOCK_BYTES))
+            before, extents, prints = self._store(content, runs, size_bytes)
+            done.append((name, size_bytes, extents, prints, self._placing.new_blocks - before))
+            self._half_done = False
+        self._half_done = True
+        self._assembly.finish()
+        self._half_done = False
+        refs = self._known.refs()
+        found: dict[str, Placed] = {}
+        for name, size_bytes, extents, prints, new_blocks in done:
+            put = self._put_bytes - put_bytes if not found else 0
+            found[name] = placed.of_file(size_bytes, refs, extents, prints, new_blocks=new_blocks, put_bytes=put)
+        return found
+
+    def add_placed(self, name: str, record: Placed, *, part: Part, mode: int = 0o600) -> None:
+        """Add a file whose content was stored before, by `place` of another writer.
+
+        Raises `errors.StoreCorrupt` when it is not there any more, or damaged, and as `add`.
+        """
+        self._check_name(name)
+        self._half_done = True
+        self._known.check(record.packs, self._asking)
+        for ref in record.packs:
+            if not self._known.is_usable(ref):
+                raise placed.unusable(ref)
+        numbers = [HOLE, *map(self._known.number, record.packs)]
+        extents = Extents()
+        for pack, first, count in record.extents:
+            extents.append(numbers[pack], first, count)
+        self._taken.begin_file(_check_runs(name, None, extents.blocks))
+        self._taken.extend(record.prints)
+        self._put_bytes += record.put_bytes
+        self._half_done = False
+        self._added(StoredFile(name, record.size_bytes, part, mode & 0o7777), extents, record.new_blocks)
+
+    def _check_name(self, name: str) -> None:
         self._check_whole()
         names.check(name)
         if name in self._names:
             raise errors.UsageError(f"{name} was added before")
-        with _opened(name, source) as (descriptor, size_bytes):
-            count = -(-size_bytes // BLOCK_BYTES)
-            checked = _check_runs(name, runs, count)
-            extents = Extents()
-            self._half_done = True
-            self._taken.begin_file(checked)
-            before = self._placing.new_blocks
-            self._add(descriptor, checked, extents, size_bytes)
-            if os.fstat(descriptor).st_size != size_bytes:
-                raise errors.CheckpointFailed(f"{name} changed while it was stored", hint="let nothing else touch the staging folder")
-        self._half_done = False
-        self._names.add(name)
-        self._files.append(StoredFile(name, size_bytes, part, mode & 0o7777))
+
+    def _store(self, content: Content, runs: Sequence[Run], size_bytes: int) -> tuple[int, Extents, bytes]:
+        """Store a file; returns how many new blocks there were before it, where it lies, and its fingerprints."""
+        before, extents, prints = self._placing.new_blocks, Extents(), bytearray()
+        self._half_done = True
+        self._taken.begin_file(runs)
+        self._add(content, runs, extents, size_bytes, prints)
+        return before, extents, bytes(prints)
+
+    def _added(self, file: StoredFile, extents: Extents, new_blocks: int) -> None:
+        self._names.add(file.name)
+        self._files.append(file)
         self._extents.append(extents)
-        self._new_blocks[part] = self._new_blocks.get(part, 0) + self._placing.new_blocks - before
+        self._new_blocks[file.part] = self._new_blocks.get(file.part, 0) + new_blocks
 
     def _check_whole(self) -> None:
         """A file that failed halfway has left marks: nothing may be built on them."""
         if self._half_done or self._committed:
             raise ValueError("a writer ends with its first failure, and with its commit")
 
-    def _add(self, descriptor: int, runs: Sequence[Run], extents: Extents, size_bytes: int) -> None:
+    def _add(self, content: Content, runs: Sequence[Run], extents: Extents, size_bytes: int, prints: bytearray) -> None:
         waiting: deque[tuple[Chunk, memoryview, Future[Scanned]]] = deque()
         start_bytes = self._done_bytes
         try:
             for chunk in chunks(runs, self._source.former, self._reuse.is_usable):
                 if not self._buffers:
-                    self._take(*waiting.popleft(), extents)
+                    prints += self._take(*waiting.popleft(), extents)
                 buffer = self._buffers.pop()
-                waiting.append((chunk, buffer, self._pool.submit(self._scanner.scan, descriptor, chunk, buffer)))
+                waiting.append((chunk, buffer, self._pool.submit(self._scanner.scan, content, chunk, buffer)))
             while waiting:
-                self._take(*waiting.popleft(), extents)
+                prints += self._take(*waiting.popleft(), extents)
             self._placing.settle(extents)
         finally:
-            # The descriptor is closed next: no thread may still be reading from it.
+            # A descriptor is closed next: no thread may still be reading from it.
             for _, buffer, future in waiting:
                 future.cancel() or future.exception()
                 self._buffers.append(buffer)
         self._done_bytes = start_bytes + size_bytes
         self._source.progress(self._done_bytes)
 
-    def _take(self, chunk: Chunk, buffer: memoryview, future: Future[Scanned], extents: Extents) -> None:
+    def _take(self, chunk: Chunk, buffer: memoryview, future: Future[Scanned], extents: Extents) -> bytes:
         try:
             scanned = future.result()
             self._placing.place(chunk, scanned, buffer, extents)
@@ -144,6 +198,7 @@ class Writer:
         self._taken.extend(scanned.prints)
         self._done_bytes += chunk.blocks * BLOCK_BYTES
         self._source.progress(self._done_bytes)
+        return scanned.prints
 
     def _stored(self, number: int, ref: PackRef, ids: bytes, lengths: array[int]) -> None:
         self._known.stored(number, ref, packs.starts_of(lengths))

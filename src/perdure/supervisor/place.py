@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -15,9 +13,9 @@ from perdure import errors
 from perdure.base.proc import mounts
 from perdure.store.backends.address import open_backend
 from perdure.store.backends.contract import Backend
+from perdure.store.opening import cache_of, read_key
 from perdure.store.repository import Repository
 
-_MOST_KEY_BYTES = 1 << 20
 _LOCAL_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "bcachefs"})
 
 
@@ -60,7 +58,7 @@ def opened(place: Place, *, create: bool = False) -> Iterator[Repository]:
 
 def _open(place: Place, backend: Backend, create: bool) -> Repository:
     key = read_key(place.key_file)
-    cache = Path(place.cache) / hashlib.blake2b(place.url.encode(), digest_size=8).hexdigest()
+    cache = cache_of(place.cache, place.url)
     try:
         return Repository.open(backend, key=key, cache=cache, threads=place.threads, random=os.urandom)
     except errors.StoreMissing:
@@ -79,16 +77,3 @@ def _open(place: Place, backend: Backend, create: bool) -> Repository:
         )
     except errors.ObjectExists:  # somebody else made it at the same moment
         return Repository.open(backend, key=key, cache=cache, threads=place.threads, random=os.urandom)
-
-
-def read_key(path: str | None) -> bytes | None:
-    """Return what the key file at `path` holds; None without one. Raises `errors.InputMissing`, `errors.InputDenied`."""
-    if path is None:
-        return None
-    try:
-        with open(path, "rb") as handle:
-            return handle.read(_MOST_KEY_BYTES + 1)
-    except PermissionError as error:
-        raise errors.InputDenied(f"cannot read the key file {path}", hint="give one that you may read") from error
-    except OSError as error:
-        raise errors.InputMissing(f"cannot read the key file {path}: {error.strerror}", hint="see the setting key-file") from error
