@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure import errors
@@ -49,10 +51,10 @@ def test_the_unused_do_not_take_what_the_used_need():
 @pytest.mark.parametrize(
     ("devices", "said"),
     [
-        ((now("x", model="A100"), now("y", model="A100")), "A100"),
-        ((now("x", free=80 << 20),), "no other one"),
+        ((now("x", model="A100"), now("y", model="A100")), "2 H100 .* too few are here: there is A100"),
+        ((now("x", free=80 << 20),), "1 H100 .* too few are here$"),
         ((now("x", free=10), now("y", free=20)), "MiB free"),
-        ((now("x", mig=True), now("y", mig=True)), "no H100"),
+        ((now("x", mig=True), now("y", mig=True)), "2 H100 .* too few"),
     ],
 )
 def test_what_is_lacking_is_said(devices, said):
@@ -77,6 +79,48 @@ def test_a_map_is_complete_and_gives_no_device_twice(used, free, shared):
     room = {device.uuid: device.free_bytes for device in devices}
     onto = dict(planned)
     assert all(room[onto.get(fact.uuid, fact.uuid)] >= (fact.used_bytes or 0) for fact in facts)
+
+
+sizes = st.one_of(st.none(), st.just(0), st.integers(0, 4))
+
+
+@example(used=[0, None], free=[4, 4], allowed=[True, False])
+@given(
+    used=st.lists(sizes, min_size=1, max_size=4), free=st.lists(st.integers(0, 4), max_size=5), allowed=st.lists(st.booleans(), max_size=5)
+)
+def test_whenever_there_is_a_map_it_is_found(used, free, allowed):
+    """Held against all maps there are."""
+    facts = tuple(then(f"g{index}", size) for index, size in enumerate(used))
+    devices = tuple(now(f"h{index}", size, index=index) for index, size in enumerate(free))
+    may = frozenset(device.uuid for device, is_ours in zip(devices, allowed, strict=False) if is_ours) if allowed else None
+
+    def fits(fact: GpuFact, device: Device) -> bool:
+        return fact.used_bytes == 0 or ((may is None or device.uuid in may) and device.free_bytes >= (fact.used_bytes or 0))
+
+    exists = any(all(map(fits, facts, chosen)) for chosen in permutations(devices, len(facts)))
+    found = mapping.pair(facts, devices, NEW, may)
+    assert exists is not isinstance(found, mapping.Shortage)
+    assert exists or found.lack is (mapping.Lack.MEMORY if _are_enough(facts, devices, may) else mapping.Lack.MISSING)
+
+
+def _are_enough(facts, devices, may) -> bool:
+    ours = [device for device in devices if may is None or device.uuid in may]
+    return len(devices) >= len(facts) and len(ours) >= sum(fact.used_bytes != 0 for fact in facts)
+
+
+@given(used=st.lists(sizes, min_size=1, max_size=3), free=st.lists(st.integers(0, 4), max_size=4), shared=st.integers(0, 3))
+def test_a_driver_that_cannot_map_gives_no_map(used, free, shared):
+    facts = tuple(then(f"g{index}", size) for index, size in enumerate(used))
+    devices = tuple(now(f"g{index}" if index < shared else f"h{index}", size, index=index) for index, size in enumerate(free))
+    found = mapping.pair(facts, devices, OLD)
+    assert found == () or isinstance(found, mapping.Shortage)
+    if found == ():
+        assert mapping.pair(facts, devices, NEW) == ()
+
+
+def test_too_little_memory_on_the_very_gpu_is_called_so_by_an_old_driver_too():
+    found = mapping.pair((then("a", 50 << 20),), (now("a", free=1 << 20), now("b", free=80 << 20)), OLD)
+    assert (found.lack, found.message.endswith("the freest has 1")) == (mapping.Lack.MEMORY, True)
 
 
 @pytest.mark.parametrize("wrong", [(("a", "x"),), (("a", "x"), ("b", "x")), (("a", "x"), ("b", "nowhere")), (("a", "x"), ("a", "y"))])

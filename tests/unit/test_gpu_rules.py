@@ -267,7 +267,7 @@ class TestRestore:
         two = gs.manifest(gs.fact(0), gs.fact(1))
         (fewer,) = gpu_restore.check(two, gs.gpus())
         assert fewer.code == "restore-gpu-missing"
-        assert gs.uuid(1) in fewer.message
+        assert "too few are here" in fewer.message
         other = gs.gpus(gs.device(0, model="NVIDIA A100"), gs.device(1))
         assert names(gpu_restore.check(two, msgspec.structs.replace(other, devices=(gs.device(3, model="NVIDIA A100"), gs.device(1))))) == [
             "restore-gpu-missing"

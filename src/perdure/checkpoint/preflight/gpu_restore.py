@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
-from perdure import errors
 from perdure.checkpoint.cuda import mapping
-from perdure.checkpoint.cuda.contract import Device, Driver
+from perdure.checkpoint.cuda.contract import Driver
+from perdure.checkpoint.cuda.mapping import Lack, Shortage
 from perdure.checkpoint.host import gpu_drivers as drivers
 from perdure.checkpoint.host.gpu import Gpus
 from perdure.checkpoint.preflight import gpu_machine
 from perdure.checkpoint.preflight.codes import finding
-from perdure.model.checkpoint import GpuFact, Manifest
+from perdure.model.checkpoint import Manifest
 from perdure.model.finding import Finding
+
+_CODES = {Lack.MISSING: "restore-gpu-missing", Lack.REMAP: "restore-gpu-remap", Lack.MEMORY: "restore-gpu-memory"}
 
 
 def check(manifest: Manifest, gpus: Gpus, allowed: frozenset[str] | None = None) -> Iterator[Finding]:
@@ -30,12 +31,8 @@ def check(manifest: Manifest, gpus: Gpus, allowed: frozenset[str] | None = None)
         has_remap=drivers.can(drivers.Ability.REMAP, drivers.version(gpus.version), gpus.cuda),
         has_custom_storage=drivers.can(drivers.Ability.DIRECT, drivers.version(gpus.version), gpus.cuda),
     )
-    refusal: errors.RestoreRefused | None = None
-    planned: mapping.Map = ()
-    try:
-        planned = mapping.plan(manifest.gpus, gpus.devices, driver, allowed)
-    except errors.RestoreRefused as refused:
-        refusal = refused
+    found = mapping.pair(manifest.gpus, gpus.devices, driver, allowed)
+    planned: mapping.Map = () if isinstance(found, Shortage) else found
     yield from gpu_machine.unfit(gpus, _taken(manifest, planned))
     if not gpus.driver:
         return
@@ -52,8 +49,8 @@ def check(manifest: Manifest, gpus: Gpus, allowed: frozenset[str] | None = None)
         yield finding(
             "restore-gpu-storage", f"driver {gpus.version}", "GPU memory was handed out by the driver and lies in files of its own"
         )
-    if refusal is not None and gpus.devices:
-        yield finding(_code(manifest.gpus, gpus.devices, driver, allowed), "GPUs", str(refusal), remedy=refusal.hint or None)
+    if isinstance(found, Shortage) and gpus.devices:
+        yield finding(_CODES[found.lack], "GPUs", found.message, remedy=found.hint)
     yield from _moved(planned)
 
 
@@ -61,18 +58,6 @@ def _taken(manifest: Manifest, planned: mapping.Map) -> frozenset[str]:
     """Return the UUIDs of the GPUs here that the workload's memory comes to lie on."""
     places = dict(planned)
     return frozenset(places.get(fact.uuid, fact.uuid) for fact in manifest.gpus if fact.used_bytes != 0)
-
-
-def _code(then: tuple[GpuFact, ...], now: tuple[Device, ...], driver: Driver, allowed: frozenset[str] | None) -> str:
-    """Return which code a refusal of `mapping.plan` has."""
-    whole = [device for device in now if not device.mig]
-    used = [fact for fact in then if fact.used_bytes != 0]
-    for wanted, there in ((then, whole), (used, [device for device in whole if allowed is None or device.uuid in allowed])):
-        if Counter((fact.model, fact.capability) for fact in wanted) - Counter((device.model, device.capability) for device in there):
-            return "restore-gpu-missing"
-    if not driver.has_remap and not {fact.uuid for fact in then} <= {device.uuid for device in now}:
-        return "restore-gpu-remap"
-    return "restore-gpu-memory"
 
 
 def _moved(planned: mapping.Map) -> Iterator[Finding]:
