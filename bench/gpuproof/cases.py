@@ -35,12 +35,14 @@ def attempt(name: str, run: Callable[[], tuple[dict[str, float], list[dict[str, 
 def canary(place: Place) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """A tiny process on each GPU goes through lock, checkpoint, restore, unlock."""
     runs = []
-    for device in place.gpus.devices:
-        outcome = gpu_canary.run(device.uuid)
-        runs.append({"gpu": device.uuid, "step": outcome.step, "failure": outcome.failure, **outcome.durations_s})
+    # Where NVML tells of none, the first one that CUDA finds.
+    for uuid in [device.uuid for device in place.gpus.devices] or ["-"]:
+        outcome = gpu_canary.run(uuid)
+        runs.append({"gpu": uuid, "step": outcome.step, "failure": outcome.failure, **outcome.durations_s})
         if outcome.failure is not None:
-            raise CaseFailed(f"{device.uuid}: {outcome.step}: {outcome.failure}")
-    return {}, runs
+            raise CaseFailed(f"{uuid}: {outcome.step}: {outcome.failure}")
+    slowest = {f"{name}_s": max(run[name] for run in runs) for name in outcome.durations_s}
+    return slowest, runs
 
 
 class Managed:
@@ -68,9 +70,11 @@ class Managed:
 
     def end(self) -> None:
         """End it, and remove what was saved of it."""
-        self._place.perdure("stop", self.name)
-        self.program.kill()
-        self._place.perdure("rm", self.name, "--checkpoints")
+        try:
+            self._place.clear("stop", self.name)
+        finally:
+            self.program.kill()
+            self._place.clear("rm", self.name, "--checkpoints")
 
 
 def buffers(place: Place, size_bytes: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -85,13 +89,9 @@ def buffers(place: Place, size_bytes: int) -> tuple[dict[str, float], list[dict[
     return figures, [{"how": "perdure", **ours}, {"how": "by hand", **theirs}]
 
 
-def _argv(name: str, place: Place, size_bytes: int) -> list[str]:
-    return [sys.executable, str(PROGRAMS / "gpu_work.py"), str(place.folder / "work" / name), place.gpus.devices[0].uuid, str(size_bytes)]
-
-
 def _ours(place: Place, size_bytes: int) -> dict[str, Any]:
     name = f"buffers-{size_bytes >> 20}"
-    managed = Managed(place, name, _argv(name, place, size_bytes))
+    managed = Managed(place, name, place.argv_of(name, size_bytes))
     program = managed.program
     try:
         began_s = time.monotonic()
@@ -141,7 +141,7 @@ def _free(place: Place) -> int:
 
 def _by_hand(place: Place, size_bytes: int) -> dict[str, Any]:
     name = f"hand-{size_bytes >> 20}"
-    program = Program(place, name, _argv(name, place, size_bytes))
+    program = Program(place, name, place.argv_of(name, size_bytes))
     pid = 0
     with Helper() as helper:
         by_hand = hand.Hand(place, program, helper)
@@ -175,11 +175,12 @@ def _same(wanted: str, found: str, when: str) -> None:
 
 def other_gpu(place: Place, size_bytes: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Bring a process back on another GPU than it was saved from."""
+    place.room_bytes()
     first = place.gpus.devices[0]
     others = [one for one in place.gpus.devices[1:] if (one.model, one.capability) == (first.model, first.capability)]
     if not others:
         raise NotRun("there is no second GPU of the same kind")
-    managed = Managed(place, "moved", _argv("moved", place, size_bytes))
+    managed = Managed(place, "moved", place.argv_of("moved", size_bytes))
     program = managed.program
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
@@ -222,7 +223,7 @@ def training(place: Place, device: str = "cuda") -> tuple[dict[str, float], list
     began_s = time.monotonic()
     alone.start()
     assert alone.process is not None
-    if alone.process.wait(1800.0) != 0:
+    if alone.process.wait(place.within_s(1800.0)) != 0:
         raise CaseFailed(f"left alone: {alone.said()}")
     alone_s = time.monotonic() - began_s
     managed = Managed(place, "training", argv)
@@ -235,7 +236,7 @@ def training(place: Place, device: str = "cuda") -> tuple[dict[str, float], list
         program.kill()
         program.start()
         assert program.process is not None
-        if program.process.wait(1800.0) != 0:
+        if program.process.wait(place.within_s(1800.0)) != 0:
             raise CaseFailed(f"brought back: {program.said()}")
         told = place.perdure("logs", managed.name).stdout
     finally:
@@ -251,6 +252,7 @@ def _grown(place: Place, managed: Managed, lines: int) -> None:
     """Wait until the workload has written `lines` lines."""
     end_s = time.monotonic() + 900.0
     while place.perdure("logs", managed.name).stdout.count("\n") < lines:
+        place.require_time()
         if time.monotonic() > end_s or (managed.program.process is not None and managed.program.process.poll() is not None):
             raise CaseFailed(f"{managed.name} does not go on: {managed.program.said()}")
         time.sleep(0.2)

@@ -33,6 +33,7 @@ class Hand:
 
     def __init__(self, place: Place, program: Program, helper: Helper) -> None:
         environ = place.environment
+        self._place = place
         self._criu = locate.find(locate.places(settings.load(environ, working_directory=place.folder), environ))
         self._program = program
         self._helper = helper
@@ -72,7 +73,7 @@ class Hand:
         ticks = process.stat(pid).start_ticks
         request = Request(number=0, operation=operation, pid=pid, start_ticks=ticks, time_limit_ms=_LOCK_MS)
         began_s = time.monotonic()
-        (answer,) = self._helper.ask((request,), _LIMIT_S)
+        (answer,) = self._helper.ask((request,), self._place.within_s(_LIMIT_S))
         self.durations_s[f"gpu-{operation.value}"] = time.monotonic() - began_s
         if answer.problem is not None:
             raise CaseFailed(f"by hand, {operation.value}: {answer.problem.message}")
@@ -80,7 +81,7 @@ class Hand:
     def _run(self, action: str, *options: str) -> None:
         argv = [*self._criu.argv, action, "--images-dir", str(self._images), "--log-file", f"{action}.log", "--libdir", PLUGINS, *options]
         began_s = time.monotonic()
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd="/")
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=self._place.within_s(_LIMIT_S), check=False, cwd="/")
         self.durations_s[f"criu-{action}"] = time.monotonic() - began_s
         if done.returncode != 0:
             raise CaseFailed(f"by hand, criu {action}: {_errors(self._images / f'{action}.log') or done.stderr[-400:]}")

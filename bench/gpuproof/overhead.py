@@ -32,11 +32,21 @@ _T_90 = (
     1.729133,
 )
 """Student's t for a two-sided interval of 90 %, by degrees of freedom from 1."""
+_AROUND_S = 5.0
+"""What starting and ending a run takes beside it."""
+_FEWEST = 2
+_NO_COMPILER = "error 221"
+"""CUDA_ERROR_JIT_COMPILER_NOT_FOUND: the driver's library that translates kernels is not here."""
 
 
 def launches(place: Place, pairs: int, seconds: float) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Compare kernels launched a second with and without Perdure, in `pairs` of `seconds` each."""
+    """Compare kernels launched a second with and without Perdure, in `pairs` of `seconds` each; in fewer where time is short."""
     runs = []
+    left_s = place.left_s()
+    if left_s is not None:
+        pairs = min(pairs, int(left_s / (2 * (seconds + _AROUND_S))))
+        if pairs < _FEWEST:
+            raise NotRun(f"{left_s:.0f} s are left, too little for {_FEWEST} pairs of {seconds:g} s")
     for number in range(pairs):
         kinds = (("alone", False), ("managed", True)) if number % 2 == 0 else (("managed", True), ("alone", False))
         runs.append({name: _rate(place, seconds, number, managed=managed) for name, managed in kinds})
@@ -46,12 +56,22 @@ def launches(place: Place, pairs: int, seconds: float) -> tuple[dict[str, float]
 def _rate(place: Place, seconds: float, number: int, *, managed: bool) -> float:
     argv = [sys.executable, str(PROGRAMS / "gpu_launch.py"), f"{seconds}"]
     keep = [sys.executable, "-m", "perdure", "run", "--quiet", "--name", f"launch-{number}", "--every", "never", "--"] if managed else []
-    done = subprocess.run(
-        [*keep, *argv], capture_output=True, text=True, env=place.environment, cwd=place.folder, timeout=seconds + 300.0, check=False
-    )
+    try:
+        done = subprocess.run(
+            [*keep, *argv],
+            capture_output=True,
+            text=True,
+            env=place.environment,
+            cwd=place.folder,
+            timeout=place.within_s(seconds + 300.0),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        place.require_time()
+        raise CaseFailed(f"{'managed' if managed else 'alone'}: no end after {expired.timeout:.0f} s") from expired
     if managed:
-        place.perdure("rm", f"launch-{number}")
-    if "undefined symbol" in done.stderr:
+        place.clear("rm", f"launch-{number}")
+    if "undefined symbol" in done.stderr or _NO_COMPILER in done.stderr:
         raise NotRun(f"this driver lacks what launches kernels: {done.stderr.strip().splitlines()[-1]}")
     if done.returncode != 0:
         raise CaseFailed(f"{'managed' if managed else 'alone'}: status {done.returncode}: {done.stderr[-400:].strip()}")

@@ -24,6 +24,7 @@ from perdure.checkpoint.host.gpu import Gpus
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 _SOURCE = Path(gpu.__file__).resolve().parents[3]
 _SPARE_BYTES = 1 << 30
+_CLEARING_S = 60.0
 _SLOW_BYTES_S = 50e6
 """Anything slower than this is taken for hanging."""
 
@@ -46,7 +47,7 @@ class CaseFailed(Exception):
 
 
 class NotRun(Exception):
-    """Something that a case needs is not here."""
+    """Something that a case needs is not here, or there is no time for it."""
 
 
 @dataclasses.dataclass
@@ -59,6 +60,8 @@ class Place:
     """A program or a prefix; None: what Perdure finds."""
     python: str = sys.executable
     """The Python that has PyTorch, if one has."""
+    ends_s: float | None = None
+    """When all has to be over, by the monotonic clock; None: there is no hurry."""
 
     def __post_init__(self) -> None:
         for name in ("state", "run", "work"):
@@ -72,10 +75,22 @@ class Place:
         found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(_SOURCE), *filter(None, sys.path)]))
         return found | ({"PERDURE_CRIU": self.criu} if self.criu else {})
 
-    def perdure(self, *arguments: str, limit_s: float = 600.0) -> subprocess.CompletedProcess[str]:
-        """Run a command of Perdure to its end."""
+    def clear(self, *arguments: str) -> None:
+        """Run a command of Perdure that clears away what a case left, whatever comes of it and however late it is."""
         command = [sys.executable, "-m", "perdure", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=self.environment, cwd=self.folder, timeout=limit_s, check=False)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, capture_output=True, env=self.environment, cwd=self.folder, timeout=_CLEARING_S, check=False)
+
+    def perdure(self, *arguments: str, limit_s: float = 600.0) -> subprocess.CompletedProcess[str]:
+        """Run a command of Perdure to its end. Raises `NotRun` when no time is left for it."""
+        command = [sys.executable, "-m", "perdure", *arguments]
+        try:
+            return subprocess.run(
+                command, capture_output=True, text=True, env=self.environment, cwd=self.folder, timeout=self.within_s(limit_s), check=False
+            )
+        except subprocess.TimeoutExpired as expired:
+            self.require_time()
+            raise CaseFailed(f"perdure {' '.join(arguments)} took longer than {expired.timeout:.0f} s") from expired
 
     def told(self, *arguments: str, limit_s: float = 600.0) -> dict[str, Any]:
         """Run a command with --json that has to go well. Raises `CaseFailed`."""
@@ -85,12 +100,40 @@ class Place:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
-    def room_bytes(self) -> int:
-        """Return how much GPU memory a case may take: what the first GPU has free, twice in the machine's memory and once on the disk."""
+    def left_s(self) -> float | None:
+        """Return how long it may still take; None: as long as it likes."""
+        return None if self.ends_s is None else self.ends_s - time.monotonic()
+
+    def within_s(self, limit_s: float) -> float:
+        """Return `limit_s`, or what is left, if that is less."""
+        left_s = self.left_s()
+        return limit_s if left_s is None else min(limit_s, max(left_s, 0.1))
+
+    def require_time(self) -> None:
+        """Raise `NotRun` when no time is left."""
+        left_s = self.left_s()
+        if left_s is not None and left_s <= 0:
+            raise NotRun("the time limit came before its end")
+
+    def argv_of(self, name: str, size_bytes: int) -> list[str]:
+        """Return the command line of a program called `name` that holds `size_bytes` of the first GPU."""
+        return [sys.executable, str(PROGRAMS / "gpu_work.py"), str(self.folder / "work" / name), self.gpus.devices[0].uuid, str(size_bytes)]
+
+    def disk_bytes(self) -> int:
+        """Return what is free on the disk, but for a spare part."""
         there = os.statvfs(self.folder)
-        disk_bytes = there.f_bavail * there.f_frsize
+        return there.f_bavail * there.f_frsize - _SPARE_BYTES
+
+    def room_bytes(self, on_disk: int = 2) -> int:
+        """Return how much GPU memory a case may take: what the first GPU has free, twice in the machine's memory.
+
+        `on_disk` is how often the disk has to hold it: images that wait to be stored, and what is stored of them.
+        """
+        if not self.gpus.devices:
+            raise NotRun("NVML shows no GPU")
         host_bytes = machine.memory().available_bytes
-        return min(self.gpus.devices[0].free_bytes - _SPARE_BYTES // 2, (host_bytes - _SPARE_BYTES) // 2, disk_bytes - _SPARE_BYTES)
+        room = min(self.gpus.devices[0].free_bytes - _SPARE_BYTES // 2, (host_bytes - _SPARE_BYTES) // 2)
+        return min(room, self.disk_bytes() // on_disk) if on_disk else room
 
 
 class Program:
@@ -119,7 +162,7 @@ class Program:
             )
 
     def wait_ready(self, limit_s: float = 300.0) -> None:
-        """Wait for its file ``ready``. Raises `CaseFailed`."""
+        """Wait for its file ``ready``. Raises `CaseFailed`, `NotRun`."""
         self._wait((self.folder / "ready").exists, limit_s, "to begin")
 
     def ask(self, what: str, size_bytes: int = 0) -> str:
@@ -145,6 +188,7 @@ class Program:
         while not is_there():
             if self.process is not None and self.process.poll() is not None:
                 raise CaseFailed(f"{self.name} ended with status {self.process.returncode}: {self.said()}")
+            self.place.require_time()
             if time.monotonic() > end_s:
                 raise CaseFailed(f"waited {limit_s:.0f} s in vain for {self.name} {what}: {self.said()}")
             time.sleep(0.01)

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from perdure.checkpoint.host.gpu import Gpus
 from perdure.model.finding import Finding
 
 
-def document(gpus: Gpus, findings: Sequence[Finding], cases: Sequence[Case], criu: str) -> dict[str, Any]:
-    """Return what the JSON file holds: machine, driver, GPUs, findings and every run."""
+def document(
+    gpus: Gpus, findings: Sequence[Finding], cases: Sequence[Case], criu: str, around: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the JSON file holds: machine, driver, GPUs, findings, every run, and what is `around`."""
     return {
         "perdure": __version__,
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -38,14 +40,17 @@ def document(gpus: Gpus, findings: Sequence[Finding], cases: Sequence[Case], cri
         "gpus": msgspec.to_builtins(gpus.devices),
         "findings": msgspec.to_builtins(findings),
         "cases": msgspec.to_builtins(cases),
+        "surroundings": dict(around or {}),
     }
 
 
 def write(folder: Path, told: dict[str, Any]) -> tuple[Path, Path]:
     """Write ``gpu-proof.json`` and ``gpu-proof.txt`` into `folder`; returns their paths."""
     as_json, as_text = folder / "gpu-proof.json", folder / "gpu-proof.txt"
-    as_json.write_text(json.dumps(told, indent=1) + "\n")
-    as_text.write_text(text(told))
+    for path, content in ((as_json, json.dumps(told, indent=1) + "\n"), (as_text, text(told))):
+        aside = path.with_name(f".{path.name}")  # whoever is ended in the middle leaves the one before
+        aside.write_text(content)
+        os.replace(aside, path)
     return as_json, as_text
 
 
@@ -60,6 +65,10 @@ def text(told: dict[str, Any]) -> str:
         *(f"GPU {gpu['index']}: {gpu['model']}, {units.format_size(gpu['memory_bytes'])}, {gpu['uuid']}" for gpu in told["gpus"]),
         "",
     ]
+    lines += [f"{finding['code']}: {finding['subject']}: {finding['message']}" for finding in told["findings"]]
+    lacks = told["surroundings"].get("lacks", [])
+    lines += [f"this root lacks {', '.join(lacks)}"] if lacks else []
+    lines.append("")
     for case in told["cases"]:
         lines.append(f"{case['outcome']:<8} {case['name']}" + (f": {case['why']}" if case["why"] else ""))
         lines += [f"           {name:<28} {value:.4g}" for name, value in case["figures"].items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from standin import world
 from standin.world import Gpu, Standin
+from supervised import wait_for
 
 from perdure.checkpoint.host import gpu
 
@@ -117,6 +119,80 @@ def test_what_the_driver_cannot_is_another_status(driver, tmp_path):
         driver.gpus(*(Gpu(uuid, memory_bytes=2 << 30) for uuid in (FIRST, SECOND)))
     assert done.returncode == 22
     assert "gpu-mig" in done.stderr
+    told = json.loads((tmp_path / "out/gpu-proof.json").read_text())
+    assert {case["outcome"] for case in told["cases"] if "canary" not in case["name"]} == {"not run"}
+    assert all("gpu-mig" in case["why"] for case in told["cases"] if "canary" not in case["name"])
+
+
+def test_a_checkout_without_an_environment_says_what_to_do(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy2(SCRIPT, tmp_path / "scripts/gpu-proof")
+    python = getattr(sys, "_base_executable", sys.executable)
+    done = subprocess.run([python, "-I", tmp_path / "scripts/gpu-proof"], env=BARE, capture_output=True, text=True)
+    assert done.returncode == 20
+    assert "--pack" in done.stderr
+
+
+def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return outcome and reason of each case in the report below `folder`."""
+    told = json.loads((folder / "gpu-proof.json").read_text())
+    return {case["name"]: (case["outcome"], case["why"]) for case in told["cases"]}
+
+
+@needs_root
+def test_where_criu_cannot_run_the_driver_is_proved_alone(driver, tmp_path):
+    env = BARE | driver.environment | {"PERDURE_CRIU": str(tmp_path / "none")}
+    done = run(SCRIPT, "--out", tmp_path / "out", "--work", tmp_path / "work", *BRIEF, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = outcomes(tmp_path / "out")
+    assert found["a canary on each GPU"][0] == "passed"
+    assert found["the driver alone, 4 MiB"][0] == "passed"
+    assert found["buffers of 4 MiB"][0] == "not run"
+    assert "no CRIU works here" in found["buffers of 4 MiB"][1]
+    around = json.loads((tmp_path / "out/gpu-proof.json").read_text())["surroundings"]
+    assert around["driver_says"]["has_checkpoint"] is True
+    assert {"lacks", "seccomp", "devices", "places", "nvidia_smi", "locked_memory_limit_bytes"} <= set(around)
+
+
+@needs_root
+def test_what_the_driver_hands_out_is_proved_alone_too(driver, tmp_path):
+    driver.driver(version="615.80.02", cuda=13040)
+    try:
+        done = run(SCRIPT, "--out", tmp_path, "--sizes", "4M", "--only", "driver alone", cwd=tmp_path, env=BARE | driver.environment)
+    finally:
+        driver.driver(version="610.80.02", cuda=13030, features=("checkpoint", "remap"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = [one for one in json.loads((tmp_path / "gpu-proof.json").read_text())["cases"] if one["runs"]]
+    assert {run["way"] for run in case["runs"]} == {"host", "files"}
+    assert {"host_checkpoint_gb_per_s", "files_restore_gb_per_s"} <= set(case["figures"])
+
+
+@needs_root
+def test_without_time_nothing_is_begun_and_the_report_says_so(driver, tmp_path):
+    arguments = ("--out", tmp_path, "--sizes", "4M", "--only", "driver alone", "--limit", "1s")
+    done = run(SCRIPT, *arguments, cwd=tmp_path, env=BARE | driver.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outcomes(tmp_path)["the driver alone, 4 MiB"][0] == "not run"
+    assert "of the limit" in outcomes(tmp_path)["the driver alone, 4 MiB"][1]
+
+
+@needs_root
+def test_one_that_is_ended_leaves_its_report_and_nothing_else(driver, tmp_path):
+    driver.faults(world.Fault("lock", 0, "hang"))
+    python = getattr(sys, "_base_executable", sys.executable)
+    command = [python, SCRIPT, "--out", tmp_path / "out", "--work", tmp_path / "work", "--sizes", "4M", "--only", "driver alone"]
+    process = subprocess.Popen(command, env=BARE | driver.environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: driver.calls("lock"), limit_s=120.0)
+        assert set(outcomes(tmp_path / "out").values()) == {("not run", "it was not come to")}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 143, process.stderr.read()
+    finally:
+        driver.faults()
+        process.kill()
+        process.stderr.close()
+    assert set(outcomes(tmp_path / "out").values()) == {("not run", "the proof was ended")}
+    assert list((tmp_path / "work").iterdir()) == [], "what it worked in was left behind"
 
 
 def test_the_bench_says_why_it_measured_nothing(tmp_path):
