@@ -137,7 +137,37 @@ def test_a_workload_is_saved_and_goes_on_on_another_gpu(site, world, features):
     assert site.ps("a")["epoch"] == 2
 
 
-def test_life_after_life_on_the_way_through_files_that_mostly_stay_the_same(site, world):
+def test_gpu_memory_that_is_damaged_in_the_store_leads_to_the_checkpoint_before(site, world):
+    start(site)
+    checkpoint(site)
+    goes_on(site)
+    packs = site.state / "store" / "packs"
+    before = {path for path in packs.rglob("*") if path.is_file()}
+    made = checkpoint(site)
+    new = sorted({path for path in packs.rglob("*") if path.is_file()} - before, key=lambda path: path.stat().st_mtime_ns)
+    assert len(new) >= 2, "what was on the GPU has packs of its own, since it was stored before the rest"
+    new[0].chmod(0o600)
+    with new[0].open("r+b") as pack:
+        pack.write(b"damaged!")
+    end(site)
+    done = site.run("restore", "-d", "a")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"from a@1.1" in done.stderr
+    told = (site.state / "workloads" / "a" / "supervisor.log").read_text()
+    assert f"{made['id']} is damaged: packs/" in told
+    goes_on(site)
+
+
+def test_what_a_checkpoint_before_needed_alone_is_pruned_and_collected(site, world):
+    start(site, "--keep", "1", size=1 << 20)
+    for _ in range(3):
+        checkpoint(site)
+        goes_on(site)
+        assert len(site.manifests("a")) == 1
+    assert not list((site.state / "store" / "locks").iterdir()), "nobody holds the store after a checkpoint"
+
+
+def test_life_after_life_straight_into_the_store_with_memory_that_mostly_stays_the_same(site, world):
     start(site, size=16 << 20)
     for life in (1, 2):
         checkpoint(site)

@@ -12,14 +12,17 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from standin.world import Fault, Gpu, Standin, build
 
 from perdure import errors
 from perdure.checkpoint.cuda import processes
-from perdure.checkpoint.cuda.contract import Operation, Request, State, Trouble
+from perdure.checkpoint.cuda.contract import HELD, Kept, Operation, Request, State, Store, Trouble
 from perdure.checkpoint.cuda.helper import Helper
 from perdure.checkpoint.cuda.session import Limits, Session
+from perdure.model.checkpoint import CheckpointId
+from perdure.supervisor import place
 
 pytest.importorskip("cuda.bindings", reason="needs the extra gpu")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -101,10 +104,30 @@ def programs(world):
         program.end()
 
 
-def session(helper: Helper, *programs: Program, limits: Limits = LIMITS, folder: Path | None = None) -> Session:
+def session(helper: Helper, *programs: Program, limits: Limits = LIMITS, folder: Path | None = None, store: Store | None = None) -> Session:
     found = processes.find([program.pid for program in programs])
     assert len(found) == len(programs)
-    return Session(helper, found, limits, folder=folder)
+    return Session(helper, found, limits, folder=folder, store=store)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store in a folder of its own."""
+    where = place.Place(url=str(tmp_path / "store"), key_file=None, cache=str(tmp_path / "cache"), threads=2)
+    with place.opened(where, create=True):
+        pass
+    return Store(url=where.url, key_file=None, cache=where.cache, threads=2, checkpoint=CheckpointId("a", 1, 1))
+
+
+def packs(store: Store) -> list[Path]:
+    return [path for path in (Path(store.url) / "packs").rglob("*") if path.is_file()]
+
+
+def wait_until(is_true) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not is_true():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def states(helper: Helper, *programs: Program) -> list[State | None]:
@@ -113,10 +136,12 @@ def states(helper: Helper, *programs: Program) -> list[State | None]:
     return [answer.state for answer in helper.ask(requests, WAIT_S)]
 
 
-@pytest.mark.parametrize("way", ["host", "direct"])
-def test_gpus_are_freed_and_taken_up_again_crosswise(helper, world, programs, tmp_path, way):
+@pytest.mark.parametrize("way", ["host", "files", "store"])
+def test_gpus_are_freed_and_taken_up_again_crosswise(helper, world, programs, tmp_path, store, way):
     first, second = programs(0), programs(1)
-    held = session(helper, first, second, folder=tmp_path if way == "direct" else None)
+    folder = tmp_path / "gpu"
+    folder.mkdir()
+    held = session(helper, first, second, folder=folder if way != "host" else None, store=store if way == "store" else None)
     pids = [first.pid, second.pid]
     held.suspend(lambda: pids)
     assert states(helper, first, second) == [State.CHECKPOINTED] * 2
@@ -125,13 +150,113 @@ def test_gpus_are_freed_and_taken_up_again_crosswise(helper, world, programs, tm
     assert [device.free_bytes for device in facts.devices] == [1 << 30] * 2
     assert processes.held(pids) == ()
     stored = {region.uuid: region.size_bytes for regions in held.regions.values() for region in regions}
-    assert stored == ({A: 1 << 20, B: 1 << 20} if way == "direct" else {})
+    assert stored == ({A: 1 << 20, B: 1 << 20} if way != "host" else {})
+    kept = {region.kept for regions in held.regions.values() for region in regions}
+    assert kept == {"host": set(), "files": {Kept.FILE}, "store": {Kept.PLACED}}[way]
+    written = sum(path.stat().st_size for path in folder.iterdir())
+    assert (written < 1 << 16) is (way != "files"), "GPU memory goes into files on that way only"
+    assert bool(packs(store)) is (way == "store")
     held.resume(((A, B), (B, A)))
     uses = {use.pid: use.uuid for use in helper.facts().uses}
     assert uses == {first.pid: B, second.pid: A}
     first.goes_on()
     second.goes_on()
     assert set(held.durations_s) == {"gpu-lock", "gpu-checkpoint", "gpu-restore"}
+
+
+def test_identical_memory_of_two_devices_is_stored_once(helper, world, programs, tmp_path, store):
+    first, second = programs(0, 4 << 20), programs(1, 4 << 20)
+    held = session(helper, first, second, folder=tmp_path, store=store)
+    held.suspend()
+    assert sum(path.stat().st_size for path in packs(store)) < 1 << 20, "a pattern of 64 KiB, in twice 4 MiB"
+    held.resume()
+    first.goes_on()
+    second.goes_on()
+
+
+@pytest.mark.parametrize("can_lock", [True, False], ids=["locked", "refused"])
+def test_buffers_are_page_locked_where_that_is_allowed_and_few(helper, world, programs, tmp_path, store, can_lock):
+    world.driver(features=("checkpoint", "remap", "custom-storage", *(["page-locking"] if can_lock else [])))
+    size_bytes = 100 << 20
+    program = programs(0, size_bytes)
+    world.faults()
+    held = session(helper, program, folder=tmp_path, store=store)
+    held.suspend()
+    held.resume()
+    program.goes_on()
+    assert {call.result for call in world.calls("pin")} == {0 if can_lock else 2}
+    at_once = most = 0
+    for call in world.calls():
+        if call.operation == "pin" and not call.result:
+            at_once += call.pid << 10  # the stand-in says here how many KiB
+        elif call.operation == "unpin":
+            at_once -= 16 << 20
+        most = max(most, at_once)
+    assert at_once == 0, "what was locked is given back"
+    assert most == (48 << 20 if can_lock else 0)
+
+
+def test_a_store_that_fails_in_the_middle_is_replaced_by_files(helper, world, programs, tmp_path, store):
+    program = programs(0, 24 << 20)
+    world.faults(Fault("copy", 2, "error", 999))
+    folder = tmp_path / "gpu"
+    folder.mkdir()
+    held = session(helper, program, folder=folder, store=store)
+    held.suspend()
+    assert [region.kept for regions in held.regions.values() for region in regions] == [Kept.FILE]
+    held.resume()
+    program.goes_on()
+    assert not (folder / HELD).exists(), "a store that failed is let go"
+
+
+@pytest.mark.parametrize("way", ["files", "store"])
+def test_one_that_copies_slowly_is_not_taken_for_one_that_hangs(helper, world, programs, tmp_path, store, way):
+    """Its time would be over after two seconds, and the copies take five each way."""
+    program = programs(0, 80 << 20)
+    world.faults(Fault("copy", 0, "slow", 1000))
+    limits = Limits(lock_s=20.0, answer_s=1.0)
+    held = session(helper, program, limits=limits, folder=tmp_path, store=store if way == "store" else None)
+    held.suspend()
+    assert {region.kept for regions in held.regions.values() for region in regions} == {Kept.PLACED if way == "store" else Kept.FILE}
+    held.resume()
+    program.goes_on()
+    assert len(world.calls("copy")) == 10
+
+
+def test_a_store_that_cannot_be_opened_costs_no_more_than_files(helper, world, programs, tmp_path, store):
+    program = programs()
+    (Path(store.url) / "perdure.json").unlink()
+    held = session(helper, program, folder=tmp_path, store=store)
+    held.suspend()
+    assert [region.kept for regions in held.regions.values() for region in regions] == [Kept.FILE]
+    held.resume()
+    program.goes_on()
+
+
+def test_the_store_is_held_until_what_was_left_for_the_checkpoint_is_taken(helper, world, programs, tmp_path, store):
+    program = programs()
+    folder = tmp_path / "gpu"
+    folder.mkdir()
+    held = session(helper, program, folder=folder, store=store)
+    held.suspend()
+    held.resume()
+    assert list((Path(store.url) / "locks").iterdir())
+    for record in folder.glob("*.placed"):
+        record.unlink()
+    wait_until(lambda: not (folder / HELD).exists())
+    assert not list((Path(store.url) / "locks").iterdir())
+
+
+def test_packs_that_vanish_before_they_are_needed_are_a_loss_and_named(helper, world, programs, tmp_path, store):
+    program = programs()
+    held = session(helper, program, folder=tmp_path, store=store)
+    held.suspend()
+    for pack in packs(store):
+        pack.unlink()
+    with pytest.raises(errors.WorkloadLost):
+        held.resume()
+    assert held.damage is not None
+    assert held.damage.object_key.startswith("packs/")
 
 
 def test_a_helper_tells_driver_and_devices(helper, world):
@@ -286,24 +411,26 @@ def test_custom_storage_that_fails_is_replaced_by_the_way_through_host_memory(wo
     program.goes_on()
 
 
+@pytest.mark.parametrize("way", ["files", "store"])
 @pytest.mark.parametrize("fault", [Fault("complete", 1, "error", 999), Fault("complete", 1, "late", 999), Fault("state", 3, "error", 999)])
-def test_memory_that_was_written_to_files_is_found_again_whatever_the_driver_says(world, helper, programs, tmp_path, fault):
+def test_memory_that_was_handed_out_is_found_again_whatever_the_driver_says(world, helper, programs, tmp_path, store, fault, way):
     program = programs()
     folder = tmp_path / "gpu"
     folder.mkdir()
     world.faults(fault)
-    held = session(helper, program, folder=folder)
+    held = session(helper, program, folder=folder, store=store if way == "store" else None)
     held.suspend()
     held.resume()
     program.goes_on()
 
 
-def test_a_helper_that_is_killed_after_it_wrote_the_files_costs_nothing(world, helper, programs, tmp_path):
+@pytest.mark.parametrize("way", ["files", "store"])
+def test_a_helper_that_is_killed_after_it_wrote_everything_costs_nothing(world, helper, programs, tmp_path, store, way):
     program = programs()
     folder = tmp_path / "gpu"
     folder.mkdir()
     world.faults(Fault("state", 3, "hang"))
-    held = session(helper, program, limits=Limits(lock_s=20.0, answer_s=4.0), folder=folder)
+    held = session(helper, program, limits=Limits(lock_s=20.0, answer_s=4.0), folder=folder, store=store if way == "store" else None)
     held.suspend()
     held.resume()
     program.goes_on()
@@ -352,19 +479,25 @@ def test_a_forked_worker_is_not_asked_about_either(world, helper):
             parent.kill()
 
 
-def test_a_helper_whose_parent_dies_lets_run_what_it_had_suspended(world, programs):
+@pytest.mark.parametrize("way", ["host", "store"])
+def test_a_helper_whose_parent_dies_lets_run_what_it_had_suspended(world, programs, tmp_path, store, way):
     program = programs()
     script = """
 import sys, time
+from pathlib import Path
+import msgspec
 from perdure.checkpoint.cuda import processes
+from perdure.checkpoint.cuda.contract import Store
 from perdure.checkpoint.cuda.helper import Helper
 from perdure.checkpoint.cuda.session import Limits, Session
 helper = Helper()
-Session(helper, processes.find([int(sys.argv[1])]), Limits(lock_s=20.0, answer_s=60.0)).suspend()
+folder, store = (Path(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Store)) if sys.argv[2:] else (None, None)
+Session(helper, processes.find([int(sys.argv[1])]), Limits(lock_s=20.0, answer_s=60.0), folder=folder, store=store).suspend()
 print("suspended", flush=True)
 time.sleep(600)
 """
-    command = [sys.executable, "-c", script, str(program.pid)]
+    in_store = [str(tmp_path), msgspec.json.encode(store).decode()] if way == "store" else []
+    command = [sys.executable, "-c", script, str(program.pid), *in_store]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
     try:
         assert parent.stdout.readline() == b"suspended\n"
@@ -374,13 +507,13 @@ time.sleep(600)
     program.goes_on()
 
 
-def test_random_troubles_leave_everything_running(world, helper, programs, tmp_path):
+def test_random_troubles_leave_everything_running(world, helper, programs, tmp_path, store):
     """Some hundred sequences through the real helper; `test_cuda_machine` has ten thousand against the machine alone."""
     first, second = programs(0, 1 << 16), programs(1, 1 << 16)
     reached = {"suspended": 0, "failed": 0}
     for seed in range(150):
         rng = random.Random(seed)
-        operations = ["state", "lock", "lock", "checkpoint", "checkpoint", "complete", "restore", "unlock"]
+        operations = ["state", "lock", "lock", "checkpoint", "checkpoint", "complete", "restore", "unlock", "pin", "copy"]
         faults = [
             Fault(rng.choice(operations), rng.randint(1, 4), rng.choice(["error", "error", "late"]), rng.choice([2, 304, 401, 600, 999]))
             for _ in range(rng.randint(0, 3))
@@ -388,7 +521,9 @@ def test_random_troubles_leave_everything_running(world, helper, programs, tmp_p
         world.faults(*faults)
         folder = tmp_path / str(seed)
         folder.mkdir()
-        held = session(helper, first, second, folder=folder if rng.random() < 0.3 and not _breaks_off(faults) else None)
+        is_direct = rng.random() < 0.4 and not _breaks_off(faults)
+        through = msgspec.structs.replace(store, checkpoint=CheckpointId("a", 1, seed + 1)) if rng.random() < 0.6 else None
+        held = session(helper, first, second, folder=folder if is_direct else None, store=through)
         try:
             held.suspend(lambda: [first.pid, second.pid])
             assert states_of(world, helper, first, second) == [State.CHECKPOINTED] * 2, f"seed {seed}: {faults}"
@@ -396,6 +531,8 @@ def test_random_troubles_leave_everything_running(world, helper, programs, tmp_p
             reached["suspended"] += 1
         except errors.GpuFailed:
             reached["failed"] += 1
+        except errors.WorkloadLost as lost:
+            pytest.fail(f"seed {seed}: {faults}: {lost}: {[tuple(call) for call in world.calls()]}, damage {held.damage}")
         assert states_of(world, helper, first, second) == [State.RUNNING] * 2, f"seed {seed}: {faults}"
     first.goes_on()
     second.goes_on()
@@ -415,4 +552,5 @@ def states_of(world: Standin, helper: Helper, *programs: Program) -> list[State 
 def _breaks_off(faults: list[Fault]) -> bool:
     """A driver that keeps back the handle, or does not take it back twice, leaves a process for which nothing can be done."""
     handed_out = [fault for fault in faults if fault.action == "late" and fault.operation in ("checkpoint", "restore")]
-    return bool(handed_out) or sum(fault.operation == "complete" for fault in faults) > 1
+    of = [fault.operation for fault in faults]
+    return bool(handed_out) or of.count("complete") > 1 or of.count("copy") > 1

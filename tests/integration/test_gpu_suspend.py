@@ -89,6 +89,13 @@ def used_bytes(site: Site, driver: Standin) -> int:
     return sum(use["memory_bytes"] for use in told["uses"])
 
 
+def used_on(site: Site) -> dict[str, int]:
+    """The same by GPU."""
+    asked = [sys.executable, "-m", "perdure.checkpoint.host.gpu_nvml"]
+    told = json.loads(subprocess.run(asked, env=site.environment, capture_output=True, check=True).stdout)
+    return {use["uuid"]: use["memory_bytes"] for use in told["uses"]}
+
+
 def test_gpu_memory_moves_away_and_back_and_the_work_goes_on(site, driver):
     start(site, "a")
     assert used_bytes(site, driver) == 5 * MIB
@@ -135,7 +142,7 @@ def test_two_workloads_take_turns_on_one_gpu(site):
     status, error = refusal(site, "resume", "a")
     assert status == 11
     assert error["code"] == "workload-busy"
-    assert "3 MiB free" in error["message"]
+    assert "has 5 MiB free: the freest has 3" in error["message"]
     assert site.ps("a")["state"] == "suspended"
     goes_on(site, "b")
     ask(site, "suspend", "b")
@@ -144,6 +151,64 @@ def test_two_workloads_take_turns_on_one_gpu(site):
     site.run("stop", "a")
     ask(site, "resume", "b")
     goes_on(site, "b")
+
+
+def test_one_whose_gpu_is_taken_comes_back_on_another_of_its_kind(site, driver):
+    both = (Gpu(GPU, memory_bytes=8 * MIB), Gpu(OTHER, memory_bytes=8 * MIB))
+    driver.gpus(*both)
+    start(site, "a")
+    ask(site, "suspend", "a")
+    start(site, "b")
+    ask(site, "resume", "a")
+    goes_on(site, "a")
+    goes_on(site, "b")
+    assert used_on(site) == {GPU: 5 * MIB, OTHER: 5 * MIB}
+    ask(site, "checkpoint", "a")
+    # Every GPU has to be named in the map: without one in the place of the other, the driver refuses, and nothing is lost.
+    ask(site, "suspend", "a")
+    driver.gpus(both[0])
+    status, error = refusal(site, "resume", "a")
+    assert status == 11
+    assert "too few" in error["message"]
+    driver.gpus(*both)
+    ask(site, "resume", "a")
+    goes_on(site, "a")
+
+
+def test_one_that_may_not_use_the_other_gpu_stays_suspended(site, driver):
+    driver.gpus(Gpu(GPU, memory_bytes=8 * MIB), Gpu(OTHER, memory_bytes=8 * MIB))
+    site.environment["CUDA_VISIBLE_DEVICES"] = GPU
+    start(site, "a")
+    ask(site, "suspend", "a")
+    start(site, "b")
+    status, error = refusal(site, "resume", "a")
+    assert (status, error["code"]) == (11, "workload-busy")
+    ask(site, "suspend", "b")
+    ask(site, "resume", "a")
+    goes_on(site, "a")
+
+
+@pytest.mark.parametrize(("limit", "said"), [("0s", "above 0"), ("11m", "at most 600s"), ("soon", "soon")])
+def test_a_lock_limit_that_cannot_be_one_names_where_it_was_set(site, limit, said):
+    site.environment["PERDURE_GPU_LOCK_LIMIT"] = limit
+    done = site.run("run", "--name", "a", "--", "true")
+    assert done.returncode == 2
+    assert "PERDURE_GPU_LOCK_LIMIT" in done.stderr.decode()
+    assert said in done.stderr.decode()
+
+
+def test_the_lock_limit_is_what_was_set(site, driver):
+    (site.work / "perdure.toml").write_text('gpu-lock-limit = "1s"\n')
+    process = site.start("run", "--name", "a", "--every", "never", "--", sys.executable, str(PROGRAM), str(MIB), "0", "1000", "600000000")
+    wait_for(lambda: b"at " in site.log("a"), what="for the program to begin")
+    (driver.root / "long").touch()
+    wait_for((driver.root / "working").exists, what="for a kernel that takes long")
+    status, error = refusal(site, "checkpoint", "a")
+    assert (status, error["code"]) == (20, "gpu")
+    assert "NOT_READY" in error["message"]
+    assert process.poll() is None
+    status, _ = refusal(site, "suspend", "a")
+    assert status == 20
 
 
 def test_a_checkpoint_of_a_suspended_workload_comes_back_running(site, driver):

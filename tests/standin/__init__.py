@@ -2,7 +2,7 @@
 
 It plays the driver's documented checkpoint interface over real processes. Its world is one folder (`Standin.root`):
 
-- ``driver``: lines ``KEY VALUE``: ``version 580.65.06``, ``cuda 13040``, ``features checkpoint remap custom-storage``.
+- ``driver``: lines ``KEY VALUE``: ``version 580.65.06``, ``cuda 13040``, ``features checkpoint remap custom-storage page-locking``.
 - ``gpus``: a line for each device: ``UUID MEMORY_BYTES CAPABILITY MIG MODEL…``.
 - ``faults``: a line for each fault: ``OPERATION NTH ACTION NUMBER`` (see `Fault`).
 - ``calls``: what was called, one line each: ``OPERATION PID RESULT``; the count of lines decides which call is the nth.

@@ -778,6 +778,12 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 	return result;
 }
 
+#define MOST_LOCKED 256
+static struct {
+	void *memory;
+	size_t bytes;
+} locked[MOST_LOCKED];
+
 static int copy(void *to, const void *from, size_t bytes)
 {
 	pthread_mutex_lock(&api);
@@ -789,16 +795,65 @@ static int copy(void *to, const void *from, size_t bytes)
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) { return copy((void *)to, from, bytes); }
 EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { return copy(to, (const void *)from, bytes); }
 
+/* What whoever copies for somebody else uses: the only copies that can fail. */
+static int copy_for_another(void *to, const void *from, size_t bytes)
+{
+	struct fault fault;
+	if (fault_of("copy", &fault)) {
+		if (!strcmp(fault.action, "hang"))
+			hang("copy", 0);
+		if (strcmp(fault.action, "slow"))
+			return told("copy", 0, fault.number);
+		usleep(fault.number * 1000);
+	}
+	return told("copy", 0, copy(to, from, bytes));
+}
+
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream)
 {
 	(void)stream;
-	return copy((void *)to, from, bytes);
+	return copy_for_another((void *)to, from, bytes);
 }
 
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream)
 {
 	(void)stream;
-	return copy(to, (const void *)from, bytes);
+	return copy_for_another(to, (const void *)from, bytes);
+}
+
+/* Page-locked memory, unless the world has no "page-locking". */
+EXPORT int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
+{
+	int result = flags != 1 ? INVALID_VALUE : !world_has("page-locking") ? OUT_OF_MEMORY : OK;
+	if (!result) {
+		*memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		result = *memory == MAP_FAILED ? OUT_OF_MEMORY : OK;
+	}
+	if (!result) {
+		pthread_mutex_lock(&api);
+		for (int index = 0; index < MOST_LOCKED && result == OK; index++)
+			if (!locked[index].memory) {
+				locked[index].memory = *memory;
+				locked[index].bytes = bytes;
+				break;
+			}
+		pthread_mutex_unlock(&api);
+	}
+	return told("pin", (int)(bytes >> 10), result);
+}
+
+EXPORT int cuMemFreeHost(void *memory)
+{
+	int result = INVALID_VALUE;
+	pthread_mutex_lock(&api);
+	for (int index = 0; index < MOST_LOCKED; index++)
+		if (memory && locked[index].memory == memory) {
+			munmap(memory, locked[index].bytes);
+			locked[index].memory = NULL;
+			result = OK;
+		}
+	pthread_mutex_unlock(&api);
+	return told("unpin", 0, result);
 }
 
 /* One kernel is known: it adds 1 to the 32-bit word that its only argument leads to. */

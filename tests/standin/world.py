@@ -12,7 +12,7 @@ import pytest
 
 FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 
-Operation = Literal["init", "state", "lock", "checkpoint", "restore", "unlock", "complete", "nvml"]
+Operation = Literal["init", "state", "lock", "checkpoint", "restore", "unlock", "complete", "copy", "pin", "unpin", "nvml"]
 
 
 class Gpu(NamedTuple):
@@ -31,9 +31,10 @@ class Fault(NamedTuple):
 
     operation: Operation
     nth: int
-    action: Literal["error", "hang", "die", "fail", "late"]
+    action: Literal["error", "hang", "die", "fail", "late", "slow"]
     """``error``: return `number`, do nothing. ``hang``: never return. ``die``: the process is killed, the call returns error 999.
-    ``fail``: the process goes to the state failed, the call returns `number`. ``late``: do it, and return error `number` all the same."""
+    ``fail``: the process goes to the state failed, the call returns `number`. ``late``: do it, and return error `number` all the same.
+    ``slow``: of a copy: it takes `number` milliseconds more."""
     number: int = 999
     """A CUresult: 1 invalid value, 2 out of memory, 304 operating system, 401 illegal state, 600 not ready, 801 not supported."""
 
@@ -66,7 +67,10 @@ class Standin:
         return {"STANDIN_CUDA": str(self.root), "LD_LIBRARY_PATH": str(self.libraries)}
 
     def driver(
-        self, version: str = "580.65.06", cuda: int = 13040, features: tuple[str, ...] = ("checkpoint", "remap", "custom-storage")
+        self,
+        version: str = "580.65.06",
+        cuda: int = 13040,
+        features: tuple[str, ...] = ("checkpoint", "remap", "custom-storage", "page-locking"),
     ) -> None:
         """Say which driver it is. `cuda` is 1000 × major + 10 × minor."""
         self._write("driver", f"version {version}\ncuda {cuda}\nfeatures {' '.join(features)}\n")

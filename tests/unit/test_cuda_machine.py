@@ -133,7 +133,8 @@ def attempt(driver: Simulated) -> machine.Group:
     return group
 
 
-def test_ten_thousand_drivers_leave_nothing_locked():
+def test_ten_thousand_drivers_leave_nothing_locked(capsys):
+    """``pytest -n0 tests/unit/test_cuda_machine.py -k ten_thousand`` prints how many came to which end."""
     phases = dict.fromkeys(Phase, 0)
     for seed in range(SEQUENCES):
         rng = random.Random(seed)
@@ -148,6 +149,10 @@ def test_ten_thousand_drivers_leave_nothing_locked():
             assert group.phase is Phase.LOST, f"seed {seed}: at rest while {group.phase}"
             assert group.problem is not None
             assert driver.faults, f"seed {seed}: lost, though the driver did all it was asked"
+    assert sum(phases.values()) == SEQUENCES
+    told = ", ".join(f"{count} {phase.value}" for phase, count in phases.items() if count)
+    with capsys.disabled():
+        print(f"\n{SEQUENCES} sequences of driver answers: {told}; none left locked")  # noqa: T201 - what the test is asked for
     assert phases[Phase.RUNNING] > SEQUENCES / 2
     assert phases[Phase.LOST] > SEQUENCES / 50
 

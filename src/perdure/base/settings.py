@@ -69,6 +69,12 @@ SETTINGS: tuple[Setting, ...] = (
         "features",
         "what of a checkpoint's processor has to be there for a restore: features (those that programs use), strict (all), off",
     ),
+    Setting(
+        "gpu-lock-limit",
+        "30s",
+        "how long work on a GPU may take to come to rest for a checkpoint or perdure suspend, at most 600s: its calls of CUDA wait "
+        "meanwhile; after it, the workload just goes on",
+    ),
     Setting("threads", None, "threads for reading, analysing and storing; default: all of this machine's"),
 )
 

@@ -112,6 +112,7 @@ def setup(values: dict[str, settings.Value], found: folders.Folders) -> Setup:
         criu=lambda: locate.places(values, os.environ),
         staging=values["staging"].value,
         cpu_check=cpu.chosen(str(values["cpu-check"].value), values["cpu-check"].origin),
+        gpu_lock_s=quantities.gpu_lock_s(values["gpu-lock-limit"]),
     )
 
 

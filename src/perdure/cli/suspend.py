@@ -7,21 +7,20 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from perdure import errors
 from perdure.agent import asked
-from perdure.base import units
+from perdure.base import settings, units
 from perdure.cli import agent_side, console, keep
 from perdure.cli.checkpoint import require_running
 from perdure.model.checkpoint import check_name
-from perdure.supervisor import control, messages
+from perdure.supervisor import control, messages, quantities
 
 
 def suspend(
     name: keep.Name,
     *,
     within: Annotated[
-        str, Parameter(help="Longest wait for work on the GPU to come to rest; after it, the workload just goes on.")
-    ] = "60s",
+        str | None, Parameter(help="Longest wait for work on the GPU to come to rest; then it just goes on. Default: gpu-lock-limit.")
+    ] = None,
     user: agent_side.User = None,
     common: console.Common = console.Common(),
 ) -> None:
@@ -35,9 +34,8 @@ def suspend(
       perdure suspend first && perdure resume second
     """
     values = console.load_settings(common)
-    within_s = units.parse_duration(within, name="--within")
-    if within_s <= 0:
-        raise errors.QuantityError(f"--within: {within!r} must be above 0", hint=f"write it like {units.DURATION_EXAMPLES}")
+    chosen = values["gpu-lock-limit"] if within is None else settings.Value("gpu-lock-limit", within, "--within")
+    within_s = quantities.gpu_lock_s(chosen)
     agent = agent_side.find(values, user)
     if agent is None:
         folders = keep.where(values)

@@ -17,6 +17,7 @@ from perdure.store.lives import HeldLife
 from perdure.supervisor import allocation, gate, handback, launching, leases, register, resume, terminal, wiring
 from perdure.supervisor.console import Console
 from perdure.supervisor.early import Left
+from perdure.supervisor.gpus import Gpus
 from perdure.supervisor.life import Life
 from perdure.supervisor.log import Log
 from perdure.supervisor.place import Place
@@ -95,6 +96,7 @@ class Beginning:
             umask=wanted.umask,
             limits=wanted.limits,
             variables=wanted.environment,
+            gpus=Gpus(lock_s=setup.gpu_lock_s),
         )
 
     def _remember(self, held: HeldLife) -> None:

@@ -17,6 +17,7 @@ from perdure import errors
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, carried, dump, staging, tree
 from perdure.checkpoint.criu.run import Criu, Running
+from perdure.checkpoint.cuda.contract import Store
 from perdure.checkpoint.outputs import ledgers, record, trees
 from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, save, terminals
 from perdure.checkpoint.preflight.plan import Plan
@@ -25,6 +26,7 @@ from perdure.model.finding import Finding, problems
 from perdure.supervisor import folders, gate, motion, readiness
 from perdure.supervisor.console import Console
 from perdure.supervisor.life import Life
+from perdure.supervisor.place import Place
 from perdure.supervisor.record import State
 from perdure.supervisor.saver import Item
 from perdure.supervisor.triggers import Due
@@ -33,6 +35,8 @@ _IMAGES = "images"
 _MOMENTS = 5
 """Freezes until a workload is met outside a transaction of its ledger; each costs it a stop."""
 _MOMENT_S = 0.1
+_MOST_THREADS = 16
+"""Beyond that the one thread that places blocks does not keep up."""
 INITS = "init"
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
 
@@ -143,7 +147,7 @@ class Dumping:
         root, gpus = self._life.tree, self._life.gpus
         if gpus.uses_any:
             self._tell("gpu-checkpoint", None)
-            gpus.suspend(root, folder)
+            gpus.suspend(root, folder, store=self._store())
             self._tell("freeze", None)
         try:
             dumped = dump.dump(root, folder, options, lambda: self._at_freeze(folder), criu, begun=self._begun)
@@ -159,6 +163,11 @@ class Dumping:
             except errors.WorkloadLost as error:
                 self._lost = str(error)
         return msgspec.structs.replace(dumped, durations_s=dumped.durations_s | gpus.durations_s())
+
+    def _store(self) -> Store | None:
+        """Return the store that GPU memory may go into while the tree stands still; None for one that is slow, or may go away."""
+        life = self._life
+        return as_store(life.place, self._checkpoint, life.record.damaged_objects) if life.place.is_here else None
 
     def cancel(self) -> None:
         """End it soon, from another thread."""
@@ -240,6 +249,12 @@ class Dumping:
             images_directory=_IMAGES,
             durations_s=dumped.durations_s,
         )
+
+
+def as_store(where: Place, checkpoint: CheckpointId, avoid: tuple[str, ...] = ()) -> Store:
+    """Return the store at `where` as the helper is told of it. What it does with it the workload waits for: its processors are free."""
+    threads = max(where.threads, min(len(os.sched_getaffinity(0)), _MOST_THREADS))
+    return Store(url=where.url, key_file=where.key_file, cache=where.cache, threads=threads, checkpoint=checkpoint, avoid=tuple(avoid))
 
 
 def mortal(criu: Criu) -> Criu:

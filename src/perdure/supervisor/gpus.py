@@ -17,19 +17,17 @@ import msgspec
 from perdure import errors
 from perdure.checkpoint import tree
 from perdure.checkpoint.cuda import mapping, processes
-from perdure.checkpoint.cuda.contract import CudaProcess, Facts, Region, State
+from perdure.checkpoint.cuda.contract import CudaProcess, Facts, Kept, Region, State, Store
 from perdure.checkpoint.cuda.helper import Helper
-from perdure.checkpoint.cuda.session import Limits, Session
+from perdure.checkpoint.cuda.session import FOLDER, Limits, Session, name_of
 from perdure.checkpoint.host import gpu as host
 from perdure.checkpoint.preflight import gpu_states
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import CudaFact, GpuFact, GpuRegion, Manifest, Part
+from perdure.supervisor import quantities
 from perdure.supervisor.saver import Item
 
-FOLDER = "gpu"
-"""Folder of GPU memory, in a staging folder and in a checkpoint."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_LOCK_S = 30.0
 _LEFT = "restored, but its GPU memory is not"
 
 
@@ -44,7 +42,9 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
 class Gpus:
     """What one life has on GPUs. Used by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lock_s: float = quantities.LOCK_S) -> None:
+        """Work on GPUs has to come to rest within `lock_s` of being asked to, the setting `gpu-lock-limit`."""
+        self._lock_s = lock_s
         self._helper = Helper()
         self._session: Session | None = None
         self._is_suspended = False
@@ -55,6 +55,8 @@ class Gpus:
         """GPU memory was moved away because somebody asked for it, and stays there when a checkpoint ends."""
         self.aside: dict[int, dict[str, int | None]] = {}
         """What of GPU memory was moved away on purpose: bytes by PID and UUID."""
+        self._left: tuple[GpuFact, ...] = ()
+        """All GPUs that there were then, and what was on them."""
 
     @property
     def helper(self) -> Helper:
@@ -97,11 +99,11 @@ class Gpus:
         """Tell whether GPU memory is to be moved back when what is going on has ended."""
         return self._is_suspended
 
-    def suspend(self, root: Tree, staging: Path | None, *, lock_s: float = _LOCK_S) -> None:
-        """Move what the tree has on GPUs away: into files below `staging` where the driver offers it, else into its own memory.
+    def suspend(self, root: Tree, staging: Path | None, *, store: Store | None = None, lock_s: float | None = None) -> None:
+        """Move what the tree has on GPUs away: into `store`, or files below `staging`, where the driver offers it, else its own memory.
 
-        `look` came before. Work on the GPU has to come to rest within `lock_s`. Does nothing for a tree that uses no GPU. Raises what
-        `Session.suspend` does.
+        `look` came before. Work on the GPU has to come to rest within `lock_s` (None: as is set). Does nothing for a tree that uses no
+        GPU. Raises what `Session.suspend` does.
         """
         if self._facts is None:
             return
@@ -111,8 +113,8 @@ class Gpus:
             shutil.rmtree(folder, ignore_errors=True)  # of a dump that was begun and given up
             folder.mkdir(mode=0o700)
         self._began_s = time.monotonic()
-        limits = Limits(lock_s=lock_s, moved_bytes=self._most_bytes(self._facts))
-        session = Session(self._helper, processes.find(tree.pids(root)), limits, folder=folder)
+        limits = Limits(lock_s=lock_s or self._lock_s, moved_bytes=self._most_bytes(self._facts))
+        session = Session(self._helper, processes.find(tree.pids(root)), limits, folder=folder, store=store if folder is not None else None)
         session.suspend(lambda: tree.pids(root))
         self._session, self._is_suspended = session, not session.was_suspended
 
@@ -132,14 +134,26 @@ class Gpus:
             self._is_suspended = False
             return False
         self.aside = {process.pid: self._uses.get(process.pid, {}) for process in self._session.processes}
+        self._left = tuple(self._gpu_facts(self._facts)) if self._facts is not None else ()
         self._is_suspended, self.is_on_purpose = False, True
         return True
 
-    def resume_left(self, root: Tree) -> None:
-        """Let run what was set aside. Raises `errors.WorkloadLost`: it does not run, and may be whole; `errors.ProcessGone`."""
+    def plan_back(self, variables: Mapping[str, str]) -> mapping.Map:
+        """Return which GPU takes the place of which, for what was set aside: empty where there is room on those that it was on.
+
+        Raises `errors.RestoreRefused`, `errors.GpuUnavailable`; `variables` as in `plan`.
+        """
+        facts = self._helper.facts()
+        return mapping.plan(self._left, facts.devices, facts.driver, self._allowed(facts, variables))
+
+    def resume_left(self, root: Tree, planned: mapping.Map = ()) -> None:
+        """Let run what was set aside, on the GPUs that are `planned`.
+
+        Raises `errors.WorkloadLost`: it does not run, and may be whole; `errors.ProcessGone`.
+        """
         moved_bytes = sum(size or 0 for sizes in self.aside.values() for size in sizes.values())
         found = [process for process in processes.find(tree.pids(root)) if process.pid in self.aside]
-        Session.of_images(self._helper, found, {}, Limits(moved_bytes=moved_bytes)).resume()
+        Session.of_images(self._helper, found, {}, Limits(moved_bytes=moved_bytes)).resume(planned)
         self.is_on_purpose, self.aside = False, {}
 
     def describe(self) -> Described:
@@ -173,16 +187,16 @@ class Gpus:
             gpus=tuple(sorted(sizes)),
             memory_bytes=None if None in sizes.values() or not sizes else sum(size or 0 for size in sizes.values()),
             regions=tuple(
-                GpuRegion(uuid=region.uuid, stored_as=_name(process, region), size_bytes=region.size_bytes) for region in regions
+                GpuRegion(uuid=region.uuid, stored_as=name_of(process, region.uuid), size_bytes=region.size_bytes) for region in regions
             ),
         )
 
     def items(self) -> Iterator[Item]:
-        """Yield the files that GPU memory was written into."""
+        """Yield the files that GPU memory was written into, and the records of what is in the store already."""
         if self._session is not None:
             for process in self._session.processes:
                 for region in self._session.regions.get(process.pid, ()):
-                    yield Item(_name(process, region), region.path, Part.GPU)
+                    yield Item(name_of(process, region.uuid), region.path, Part.GPU, is_placed=region.kept is Kept.PLACED)
 
     def durations_s(self) -> dict[str, float]:
         """Return how long all took, and as ``stopped`` how long it is since it began; empty where nothing was suspended."""
@@ -198,14 +212,7 @@ class Gpus:
         if not manifest.cuda_processes:
             return ()
         facts = self._helper.facts()
-        # The helper sees all; what is seen from here are the job's, and that is what the variable counts.
-        ours = host.look().devices
-        allowed = mapping.visible(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), ours)
-        if allowed is None and 0 < len(ours) < len(facts.devices):
-            allowed = frozenset(device.uuid for device in ours)
-        planned = mapping.plan(manifest.gpus, facts.devices, facts.driver, allowed)
-        if planned:
-            mapping.check(planned, manifest.gpus, facts.devices)
+        planned = mapping.plan(manifest.gpus, facts.devices, facts.driver, self._allowed(facts, variables))
         if any(fact.regions for fact in manifest.cuda_processes) and not facts.driver.has_custom_storage:
             raise errors.RestoreRefused(
                 f"GPU memory was saved with custom storage, which this driver ({facts.driver.version}) lacks",
@@ -213,8 +220,23 @@ class Gpus:
             )
         return planned
 
-    def restore(self, root: Tree, manifest: Manifest, contents: Path, planned: mapping.Map) -> None:
-        """Bring GPU memory back to a tree that CRIU has just restored, and let it run. Raises `errors.RestoreFailed`: end it then."""
+    @staticmethod
+    def _allowed(facts: Facts, variables: Mapping[str, str]) -> frozenset[str] | None:
+        """Return the UUIDs of the GPUs that the workload may use; None: all.
+
+        The helper sees all; what is seen from here are the job's, and that is what the variable counts.
+        """
+        ours = host.look().devices
+        allowed = mapping.visible(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), ours)
+        if allowed is None and 0 < len(ours) < len(facts.devices):
+            allowed = frozenset(device.uuid for device in ours)
+        return allowed
+
+    def restore(self, root: Tree, manifest: Manifest, contents: Path, planned: mapping.Map, store: Store | None = None) -> None:
+        """Bring GPU memory back to a tree that CRIU has just restored, and let it run: out of `store`, or else of files in `contents`.
+
+        Raises `errors.RestoreFailed`, `errors.CheckpointDamaged`: end it then.
+        """
         if not manifest.cuda_processes:
             return
         try:
@@ -224,13 +246,20 @@ class Gpus:
         missing = [fact.pid for fact in manifest.cuda_processes if fact.pid not in there]
         if missing:
             raise errors.RestoreFailed(f"{_LEFT}: process {missing[0]} has ended, or has no CUDA", hint="try an older checkpoint")
-        regions = {there[fact.pid].pid: _regions(fact, contents) for fact in manifest.cuda_processes if fact.regions}
+        regions = {there[fact.pid].pid: _regions(fact, contents, store) for fact in manifest.cuda_processes if fact.regions}
         found = [there[fact.pid] for fact in manifest.cuda_processes]
         whole_bytes = sum(gpu.memory_bytes for gpu in manifest.gpus)
         moved_bytes = sum(whole_bytes if fact.memory_bytes is None else fact.memory_bytes for fact in manifest.cuda_processes)
+        session = Session.of_images(self._helper, found, regions, Limits(moved_bytes=moved_bytes), store=store)
         try:
-            Session.of_images(self._helper, found, regions, Limits(moved_bytes=moved_bytes)).resume(planned)
+            session.resume(planned)
         except errors.WorkloadLost as error:
+            if session.damage is not None:
+                raise errors.CheckpointDamaged(
+                    f"{manifest.id} is damaged: {session.damage.message}",
+                    hint="see perdure store verify",
+                    object_key=session.damage.object_key,
+                ) from error
             raise errors.RestoreFailed(f"{_LEFT}: {error}", hint="see perdure doctor --gpu; the checkpoint is untouched") from error
 
 
@@ -254,9 +283,7 @@ def wake(root: Tree) -> bool:
     return bool(left)
 
 
-def _name(process: CudaProcess, region: Region) -> str:
-    return f"{FOLDER}/{process.inner_pid}-{region.uuid}"
-
-
-def _regions(fact: CudaFact, contents: Path) -> tuple[Region, ...]:
-    return tuple(Region(uuid=region.uuid, path=str(contents / region.stored_as), size_bytes=region.size_bytes) for region in fact.regions)
+def _regions(fact: CudaFact, contents: Path, store: Store | None) -> tuple[Region, ...]:
+    if store is not None:
+        return tuple(Region(uuid=one.uuid, path=one.stored_as, size_bytes=one.size_bytes, kept=Kept.STORED) for one in fact.regions)
+    return tuple(Region(uuid=one.uuid, path=str(contents / one.stored_as), size_bytes=one.size_bytes) for one in fact.regions)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from perdure import errors
-from perdure.base import units
+from perdure.base import settings, units
 from perdure.store import life_records
 from perdure.supervisor import interval
+
+LOCK_S = 30.0
+"""How long work on GPUs may take to come to rest, unless something else is set."""
+_LONGEST_LOCK_S = 600.0
+"""Meanwhile every call of CUDA waits, and communication with others that are not saved may give up."""
 
 
 def every(text: str) -> float | Literal["auto", "never"]:
@@ -45,4 +50,15 @@ def lease_ttl_s(text: str | None) -> float | None:
     seconds = positive(text, "lease-ttl")
     if seconds > life_records.UNREADABLE_TTL_S:
         raise errors.QuantityError(f"lease-ttl: {text!r} is too long", hint=f"give at most {life_records.UNREADABLE_TTL_S:g}s")
+    return seconds
+
+
+def gpu_lock_s(value: settings.Value) -> float:
+    """Read the setting ``gpu-lock-limit``, in seconds. Raises `errors.QuantityError`, which names where it was set."""
+    seconds = positive(str(value.value), f"gpu-lock-limit ({value.origin})")
+    if seconds > _LONGEST_LOCK_S:
+        raise errors.QuantityError(
+            f"gpu-lock-limit ({value.origin}): {value.value!r} is too long",
+            hint=f"give at most {_LONGEST_LOCK_S:g}s: its calls of CUDA wait",
+        )
     return seconds

@@ -30,7 +30,7 @@ from perdure.checkpoint.outputs import bring_back, listing, trees
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.restore import RestoreOptions
 from perdure.checkpoint.tree import Tree
-from perdure.model.checkpoint import Manifest
+from perdure.model.checkpoint import Manifest, Part
 from perdure.model.finding import Finding, Severity, problems
 from perdure.store import locks
 from perdure.store.owners import Linux
@@ -123,7 +123,8 @@ class Restoring:
             self._step(Event.CRIU_RESTORED)
             if self.manifest.cuda_processes:
                 self._progress.enter("gpu-restore")
-            life.gpus.restore(life.tree, self.manifest, self._folder, planned)
+            store = engine.as_store(life.place, self.manifest.id) if self.source.late else None
+            life.gpus.restore(life.tree, self.manifest, self._folder, planned, store)
             self._progress.enter("verify")
             alive.verify(life.tree, self.manifest.processes, probing.probe(life))
             with contextlib.suppress(errors.ProcessGone):  # one that has ended meanwhile has lived
@@ -197,11 +198,13 @@ class Restoring:
         """Let CRIU work while memory is read. Where that fails although the store is whole, read all of it and try once more."""
         source, criu = self.source, engine.mortal(life.criu)
         images, work = self._folder / self.manifest.images_directory, self._folder / _WORK
-        late_bytes = sum(file.size_bytes for file in self.manifest.files if file.name in source.late)
+        # What belongs on GPUs the helper reads itself, once the processes are there.
+        sizes = {file.name: file.size_bytes for file in self.manifest.files if file.name in source.late and file.part is Part.MEMORY}
+        late_bytes = sum(sizes.values())
         with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
             try:
                 with life.repository.stream(source.id) as files:
-                    pages = {os.path.basename(name): functools.partial(self._read, files, name) for name in source.late}
+                    pages = {os.path.basename(name): functools.partial(self._read, files, name) for name in sizes}
                     self._progress.enter("restore", total_bytes=late_bytes)
                     return criu_restore.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
             except errors.StoreCorrupt as error:
@@ -211,7 +214,7 @@ class Restoring:
             except errors.RestoreFailed as error:
                 self._voice.say(f"{error}; trying once more with all of it read before")
             self._progress.enter("fetch", total_bytes=late_bytes)
-            life.repository.extract(source.id, self._folder, names=source.late, progress=self._progress.reach)
+            life.repository.extract(source.id, self._folder, names=sizes, progress=self._progress.reach)
         shutil.rmtree(work)
         work.mkdir(mode=0o700)
         self._progress.enter("restore")

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.model.checkpoint import CheckpointId, Manifest
+from perdure.model.checkpoint import CheckpointId, Manifest, Part
 from perdure.store import lives, locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
@@ -61,7 +61,7 @@ def head(repository: Repository, checkpoint: CheckpointId, voice: Voice) -> Mani
 
 
 def late(repository: Repository, manifest: Manifest) -> dict[str, int]:
-    """Return the sizes in bytes of the files that need not lie in a folder for a restore: memory, of a whole tree, from a store at hand.
+    """Return the sizes in bytes of the files that need not lie in a folder for a restore: memory of a whole tree and of GPUs, at hand.
 
     A store in the network is read before anything is touched: it may be slow, or go away in the middle.
     """
@@ -69,7 +69,9 @@ def late(repository: Repository, manifest: Manifest) -> dict[str, int]:
     if not is_whole or "://" in repository.backend.url:
         return {}
     return {
-        file.name: file.size_bytes for file in manifest.files if _MEMORY.fullmatch(file.name.removeprefix(f"{manifest.images_directory}/"))
+        file.name: file.size_bytes
+        for file in manifest.files
+        if file.part is Part.GPU or _MEMORY.fullmatch(file.name.removeprefix(f"{manifest.images_directory}/"))
     }
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from perdure import errors
 from perdure.checkpoint import images
+from perdure.checkpoint.cuda.contract import HELD
 from perdure.checkpoint.outputs import copying
 from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, StoredFile
 from perdure.store import gc, locks, prune
@@ -41,6 +42,9 @@ LEAVES = (REQUEST, _LOG_ASIDE, _STREAMS_ASIDE)
 _NICENESS = 19
 _COLLECTED_EVERY = 10
 """In a store in the network, listing everything costs time and money: packs that nobody needs are deleted after this many checkpoints."""
+_HELPER_S = 10.0
+"""So long the helper that stored GPU memory may take to let go of the store: some tenths of a second, as a rule."""
+_LOOK_S = 0.02
 _EVERY_S = 0.2
 """Progress is told this often at most."""
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "ppc64le": 273, "riscv64": 30, "s390x": 282}
@@ -60,6 +64,8 @@ class Item(msgspec.Struct, frozen=True):
     """Where it lies now, absolute."""
     part: Part
     mode: int = 0o600
+    is_placed: bool = False
+    """Its content is in the store already: the file is the record of where (`store.placed`)."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +143,7 @@ def _store(request: Request) -> None:
         with locks.shared(repository, purpose=f"checkpoint {request.manifest.id}", surroundings=Linux(), using=using) as lock:
             committed = _write(request, repository, previous, lock, report)
         _say(Committed(committed))
+        _take_over([Path(item.path) for item in request.items if item.is_placed])
         report.tell("prune", report.total_bytes)
         _prune(repository, request)
 
@@ -146,6 +153,9 @@ def _write(request: Request, repository: Repository, previous: Manifest | None, 
     runs = images.runs_of(Path(request.images))
     with repository.writer(previous=previous, progress=report.store, avoid=request.avoid) as writer:
         for item in (*request.items, *_log_items(request)):
+            if item.is_placed:
+                writer.add_placed(item.name, repository.placements.decode(Path(item.path).read_bytes()), part=item.part, mode=item.mode)
+                continue
             of_memory = runs.get(os.path.basename(item.name)) if item.part is Part.MEMORY else None
             writer.add(item.name, Path(item.path), part=item.part, runs=of_memory, mode=item.mode)
         stored_s = time.monotonic() - began_s
@@ -158,6 +168,18 @@ def _write(request: Request, repository: Repository, previous: Manifest | None, 
             return msgspec.structs.replace(request.manifest, sizes=sizes, files=files, durations_s=durations)
 
         return writer.commit(describe)
+
+
+def _take_over(records: list[Path]) -> None:
+    """Say that what was stored before belongs to a checkpoint now, and wait until the helper has let go of the store.
+
+    Its lock would keep the checkpoint before from being pruned.
+    """
+    for path in records:
+        path.unlink(missing_ok=True)
+    end_s = time.monotonic() + _HELPER_S
+    while any((path.parent / HELD).exists() for path in records) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
 
 
 def _log_items(request: Request) -> Iterator[Item]:

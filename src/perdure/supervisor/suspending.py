@@ -13,7 +13,7 @@ import msgspec
 from perdure import errors
 from perdure.base import units
 from perdure.checkpoint import tree
-from perdure.checkpoint.cuda import processes
+from perdure.checkpoint.cuda import mapping, processes
 from perdure.checkpoint.cuda.contract import State
 from perdure.checkpoint.preflight import gpu_room, gpu_states
 from perdure.supervisor import messages, record
@@ -90,9 +90,9 @@ class Suspending:
         if not life.gpus.is_on_purpose:
             return Moved(record.State.RUNNING, None)
         began_s = time.monotonic()
-        self._require_gpus()
+        planned = self._plan_back()
         try:
-            life.gpus.resume_left(life.tree)
+            life.gpus.resume_left(life.tree, planned)
         except errors.WorkloadLost as lost:
             if self._is_whole():
                 raise errors.GpuFailed(f"{lost}; it stays suspended", hint="see who uses the GPU: nvidia-smi; then try again") from lost
@@ -108,20 +108,18 @@ class Suspending:
                 hint=f"free memory, or save it and end it: perdure checkpoint {self._life.name} --stop",
             )
 
-    def _require_gpus(self) -> None:
-        """Raise `errors.WorkloadBusy` unless each GPU has room for what was on it: a driver that has none may leave a process stuck."""
-        gpus = self._life.gpus
-        wanted: dict[str, int] = {}
-        for sizes in gpus.aside.values():
-            for uuid, size in sizes.items():
-                wanted[uuid] = wanted.get(uuid, 0) + (size or 0)
-        for device in gpus.helper.facts().devices:
-            if device.free_bytes < wanted.get(device.uuid, 0):
-                had, free = units.format_size(wanted[device.uuid]), units.format_size(device.free_bytes)
-                raise errors.WorkloadBusy(
-                    f"{self._life.name} had {had} on GPU {device.index}, which has {free} free",
-                    hint="suspend or end what uses the GPU first: perdure ps, nvidia-smi",
-                )
+    def _plan_back(self) -> mapping.Map:
+        """Return which GPUs it comes back on: those that it was on, or others of their kind that it may use.
+
+        Raises `errors.WorkloadBusy` where there is no room: a driver that has none may leave a process stuck.
+        """
+        try:
+            return self._life.gpus.plan_back(self._life.variables)
+        except errors.RestoreRefused as refused:
+            raise errors.WorkloadBusy(
+                f"{self._life.name} cannot come back now: {refused}",
+                hint="suspend or end what uses the GPU first: perdure ps, nvidia-smi",
+            ) from refused
 
     def _is_whole(self) -> bool:
         """Tell whether the driver still says of all its processes that their GPU state is in their own memory."""

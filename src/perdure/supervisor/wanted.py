@@ -9,7 +9,7 @@ import msgspec
 from perdure.checkpoint.criu import locate
 from perdure.checkpoint.preflight import cpu
 from perdure.model.checkpoint import CheckpointId, Owner
-from perdure.supervisor import place
+from perdure.supervisor import place, quantities
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.line import Line
 from perdure.supervisor.record import Options, Workload
@@ -54,5 +54,7 @@ class Setup(msgspec.Struct, frozen=True):
     criu: Callable[[], locate.Places]
     staging: str | None
     cpu_check: cpu.Check = "features"
+    gpu_lock_s: float = quantities.LOCK_S
+    """The setting: how long work on GPUs may take to come to rest."""
     scheduler: Scheduler | None = None
     """Who allots the time, and can put the job into its queue again; None: nobody, or nobody who can be asked."""

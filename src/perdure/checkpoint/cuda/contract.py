@@ -10,6 +10,11 @@ import enum
 
 import msgspec
 
+from perdure.model.checkpoint import CheckpointId
+
+HELD = "held"
+"""A file beside the records of GPU memory in a store, there as long as the helper holds the store's lock."""
+
 
 class State(enum.StrEnum):
     """What the driver says of a process (CUprocessState of the CUDA driver API)."""
@@ -33,11 +38,13 @@ class Operation(enum.StrEnum):
     FACTS = "facts"
     """The driver and the devices."""
     STATE = "state"
+    PREPARE = "prepare"
+    """Get ready to store GPU memory in `Request.store`, before anybody is locked: it is opened, and what it holds is looked at."""
     LOCK = "lock"
     CHECKPOINT = "checkpoint"
-    """Move GPU memory into the process's own memory; or, with `Request.folder`, into files there."""
+    """Move GPU memory into the process's own memory; with `Request.folder` into files there, or into the store that was prepared."""
     RESTORE = "restore"
-    """Move it back; with `Request.regions` from files."""
+    """Move it back; with `Request.regions` from files, or out of a store."""
     UNLOCK = "unlock"
 
 
@@ -66,6 +73,10 @@ class Trouble(enum.StrEnum):
     """The driver did not answer in time; the helper was replaced."""
     FILES = "files"
     """GPU memory could not be written to or read from files."""
+    STORE = "store"
+    """GPU memory could not be written into the store, or read out of it."""
+    DAMAGED = "damaged"
+    """What the store holds of GPU memory is not what was written."""
     OTHER = "other"
 
 
@@ -139,13 +150,38 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     """None: it is mapped."""
 
 
+class Kept(enum.StrEnum):
+    """Where GPU memory that was handed out is."""
+
+    FILE = "file"
+    """In a file at `Region.path`."""
+    PLACED = "placed"
+    """In packs of a store, before there is a checkpoint: `Region.path` is the record of where (`store.placed`)."""
+    STORED = "stored"
+    """In the checkpoint that `Request.store` names, as `Region.path`."""
+
+
 class Region(msgspec.Struct, frozen=True, kw_only=True):
-    """GPU memory of one process on one GPU, in a file of its own. `uuid` is the GPU's at the checkpoint."""
+    """GPU memory of one process on one GPU. `uuid` is the GPU's at the checkpoint."""
 
     uuid: str
     path: str
-    """Absolute, in a folder that only root may enter."""
+    """Absolute, in a folder that only root may enter; of one that is `Kept.STORED`, its name in the checkpoint."""
     size_bytes: int
+    kept: Kept = Kept.FILE
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True):
+    """The store that GPU memory goes into and comes out of, without a file in between. Holds no secret."""
+
+    url: str
+    key_file: str | None
+    cache: str
+    threads: int
+    checkpoint: CheckpointId
+    """That is being made, or brought back."""
+    avoid: tuple[str, ...] = ()
+    """Keys of objects that are known to be damaged."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,7 +196,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mapping: tuple[tuple[str, str], ...] = ()
     """Of a restore: old UUID and new UUID of every GPU; empty: the same ones."""
     folder: str | None = None
-    """Of a checkpoint: where GPU memory is written, through the driver's custom storage."""
+    """Of a checkpoint: where GPU memory is written, through the driver's custom storage; with a store, the records of where it lies."""
+    name: str = ""
+    """Of a checkpoint: how the names of what is stored begin, before the GPU's UUID. Empty: it goes into files."""
+    store: Store | None = None
+    """Of a preparation, and of a restore of what is in a store."""
     regions: tuple[Region, ...] = ()
     """Of a restore: what GPU memory is read from; empty: the process has it in its host memory."""
 
@@ -173,12 +213,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """For a person, with the driver's own name of the error."""
     number: int | None = None
     """The driver's CUresult."""
+    object_key: str = ""
+    """Of what is damaged in a store: its key."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of a `Request` of the same number. `problem` None: it succeeded."""
 
     number: int
+    moved_bytes: int | None = None
+    """Not None: it is under way, and GPU memory is being moved: so much by this helper in all. Its answer follows."""
     problem: Problem | None = None
     state: State | None = None
     """Of the process afterwards, where the driver tells."""

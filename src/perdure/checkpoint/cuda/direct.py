@@ -1,42 +1,27 @@
-"""GPU memory between devices and files, without the workload's own memory: the driver's custom storage. Runs in the helper (`driver`).
+"""GPU memory between devices and a store, or files, without the workload's own memory: the driver's custom storage. Runs in the helper.
 
 The driver maps all GPU memory of a process here, one stretch for each device; it is copied, and the operation completed. After the
-completion the driver forgets it: so that room for the files is taken before anything is asked, and a copy that fails is never completed.
+completion the driver forgets it, and before it there is no way back: so that room is looked for before anything is asked, what cannot be
+stored goes into files in the same operation, and a copy that fails is never completed.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from perdure.checkpoint.cuda.contract import Problem, Region, Request, Trouble
+from perdure import errors
+from perdure.checkpoint.cuda import stretches, vault
+from perdure.checkpoint.cuda.contract import Kept, Region, Request, Trouble
+from perdure.checkpoint.cuda.stretches import Api, Reading, Refused, Stretch
+from perdure.checkpoint.cuda.vault import Vault
 from perdure.checkpoint.host import gpu_nvml
 
-_PIECE_BYTES = 64 << 20
-"""Copied at once: long enough for the bus, short enough that several devices take turns."""
 _UUID_BYTES = 16
-
-
-class Refused(Exception):
-    """The driver, or what is beside it, said no. Never leaves the helper: `problem` goes out as an answer."""
-
-    def __init__(self, trouble: Trouble, message: str, number: int | None = None) -> None:
-        super().__init__(message)
-        self.problem = Problem(trouble=trouble, message=message, number=number)
-
-
-class Api(Protocol):
-    """What this module needs of the driver: `call` raises `Refused`."""
-
-    api: Any
-
-    def call(self, function: str, *arguments: Any) -> Any:
-        """Call a function of the driver."""
+_PART_BYTES = 1 << 20
 
 
 class _Info(ctypes.Structure):
@@ -51,52 +36,68 @@ class _Device(ctypes.Structure):
     _fields_ = (("address", ctypes.c_uint64), ("size_bytes", ctypes.c_size_t), ("stream", ctypes.c_void_p))
 
 
-class _Stretch(NamedTuple):
-    """GPU memory that the driver has mapped here."""
+def checkpoint(cuda: Api, request: Request, store: Vault) -> tuple[Region, ...]:
+    """Move the GPU memory of the process into `store`, which was prepared, or into files in `request.folder`, and complete.
 
-    device: int
-    uuid: str
-    address: int
-    size_bytes: int
-    stream: int
-
-
-def checkpoint(cuda: Api, request: Request) -> tuple[Region, ...]:
-    """Write the GPU memory of the process into files in `request.folder`, and complete. Raises `Refused`."""
+    Raises `Refused`.
+    """
     sizes = _sizes_on_devices(request.pid)
+    is_stored = bool(request.name)
     with _contexts(cuda, frozenset(sizes)), _Rooms(str(request.folder), request.pid) as rooms:
-        for uuid, size_bytes in sizes.items():
-            rooms.take(uuid, size_bytes)
+        if is_stored:
+            # Files are the way out when the store fails in the middle.
+            rooms.require(sum(sizes.values()))
+        else:
+            for uuid, size_bytes in sizes.items():
+                rooms.take(uuid, size_bytes)
         slot = ctypes.c_void_p()
         arguments = cuda.api.CUcheckpointCheckpointArgs()
         arguments.customStorageInfo_out = ctypes.addressof(slot)
         cuda.call("cuCheckpointProcessCheckpoint", request.pid, arguments)
-        stretches, handle = _mapped(cuda, slot)
-        for stretch in stretches:
-            rooms.take(stretch.uuid, stretch.size_bytes)
-        _each(stretches, lambda stretch: _read(cuda, stretch, rooms.descriptors[stretch.uuid]))
-        # From here on the files may be the only copy, whatever the driver says.
-        kept = rooms.keep({stretch.uuid: stretch.size_bytes for stretch in stretches})
+        found, handle = _mapped(cuda, slot)
+        kept: tuple[Region, ...] | None = None
+        if is_stored:
+            with suppress(Refused):
+                kept = store.put(cuda, request, found)
+        if kept is None:
+            for stretch in found:
+                rooms.take(stretch.uuid, stretch.size_bytes)
+            _twice(lambda: stretches.each(found, lambda stretch: _into_file(cuda, stretch, rooms.descriptors[stretch.uuid])))
+            kept = rooms.keep({stretch.uuid: stretch.size_bytes for stretch in found})
+        # From here on what was copied may be the only copy, whatever the driver says.
         _complete(cuda, handle)
         return kept
 
 
 def written(folder: str, pid: int) -> tuple[Region, ...]:
-    """Return the files that were written of process `pid`, for when nobody could tell any more: whole, if it is checkpointed now."""
+    """Return what was written of process `pid`, for when nobody could tell any more: whole, if it is checkpointed now."""
     found = []
     for entry in os.scandir(folder):
         of, _, uuid = entry.name.partition("-")
         if of == str(pid) and uuid:
-            found.append(Region(uuid=uuid, path=entry.path, size_bytes=entry.stat(follow_symlinks=False).st_size))
+            is_record = uuid.endswith(vault.ENDING)
+            found.append(
+                Region(
+                    uuid=uuid.removesuffix(vault.ENDING),
+                    path=entry.path,
+                    size_bytes=0 if is_record else entry.stat(follow_symlinks=False).st_size,
+                    kept=Kept.PLACED if is_record else Kept.FILE,
+                )
+            )
     return tuple(found)
 
 
 def _complete(cuda: Api, handle: int) -> None:
-    """Complete an operation; a driver that stumbles is asked once more, since only this handle leads out of the state."""
+    """Complete an operation: only this handle leads out of the state."""
+    _twice(lambda: cuda.call("cuCheckpointOperationComplete", handle))
+
+
+def _twice(do: Callable[[], object]) -> None:
+    """Do it, and once more when it is refused: there is no way back, so that a trouble that may pass must not be the end."""
     try:
-        cuda.call("cuCheckpointOperationComplete", handle)
+        do()
     except Refused:
-        cuda.call("cuCheckpointOperationComplete", handle)
+        do()
 
 
 class _Rooms:
@@ -119,6 +120,12 @@ class _Rooms:
 
     def _path(self, uuid: str) -> str:
         return os.path.join(self._folder, f"{self._pid}-{uuid}")
+
+    def require(self, size_bytes: int) -> None:
+        """See that `size_bytes` have room, and take none of it. Raises `Refused`."""
+        there = os.statvfs(self._folder)
+        if there.f_bavail * there.f_frsize < size_bytes:
+            raise Refused(Trouble.FILES, f"no room for {size_bytes} bytes of GPU memory in {self._folder}")
 
     def take(self, uuid: str, size_bytes: int) -> None:
         """See that the file of a device has `size_bytes`, all of them taken on the disk. Raises `Refused`."""
@@ -152,18 +159,34 @@ def restore(cuda: Api, request: Request) -> None:
     onto = dict(request.mapping)
     targets = {onto.get(region.uuid, region.uuid): region for region in request.regions}
     with _contexts(cuda, frozenset(targets)):
+        is_stored = _is_stored(request)
         slot = ctypes.c_void_p()
         arguments.customStorageInfo_out = ctypes.addressof(slot)
         cuda.call("cuCheckpointProcessRestore", request.pid, arguments)
-        stretches, handle = _mapped(cuda, slot)
+        found, handle = _mapped(cuda, slot)
         wanted = {uuid: region.size_bytes for uuid, region in targets.items()}
-        if {stretch.uuid: stretch.size_bytes for stretch in stretches} != wanted:
+        if {stretch.uuid: stretch.size_bytes for stretch in found} != {
+            uuid: size_bytes or _size_of(found, uuid) for uuid, size_bytes in wanted.items()
+        }:
             raise Refused(Trouble.FILES, "what the driver wants back is not what was saved")
-        try:
-            _each(stretches, lambda stretch: _write(cuda, stretch, targets[stretch.uuid]))
-        except OSError as error:
-            raise Refused(Trouble.FILES, f"saved GPU memory cannot be read: {error}") from error
+        if is_stored:
+            _twice(lambda: vault.restore(cuda, request, found, targets))
+        else:
+            _twice(lambda: stretches.each(found, lambda stretch: _out_of_file(cuda, stretch, targets[stretch.uuid])))
         _complete(cuda, handle)
+
+
+def _is_stored(request: Request) -> bool:
+    """Tell whether regions come out of a store, which is looked at before the driver is asked. Raises `Refused`."""
+    is_stored = any(region.kept is not Kept.FILE for region in request.regions)
+    if is_stored:
+        with vault.as_refusal(), vault.reading(request):
+            pass
+    return is_stored
+
+
+def _size_of(found: tuple[Stretch, ...], uuid: str) -> int:
+    return next((stretch.size_bytes for stretch in found if stretch.uuid == uuid), 0)
 
 
 def _sizes_on_devices(pid: int) -> dict[str, int]:
@@ -186,12 +209,12 @@ def _contexts(cuda: Api, uuids: frozenset[str]) -> Iterator[None]:
             cuda.call("cuDevicePrimaryCtxRelease", device)
 
 
-def _mapped(cuda: Api, slot: ctypes.c_void_p) -> tuple[tuple[_Stretch, ...], int]:
+def _mapped(cuda: Api, slot: ctypes.c_void_p) -> tuple[tuple[Stretch, ...], int]:
     info = _Info.from_address(slot.value or 0)
     found = []
     for one in (_Device * info.count).from_address(info.devices or 0):
         device = int(cuda.call("cuStreamGetDevice", one.stream or 0))
-        found.append(_Stretch(device, _uuid_of(cuda, device), one.address, one.size_bytes, one.stream or 0))
+        found.append(Stretch(device, _uuid_of(cuda, device), one.address, one.size_bytes, one.stream or 0))
     return tuple(found), info.handle or 0
 
 
@@ -211,47 +234,34 @@ def _uuid_bytes(uuid: str) -> bytes:
     return bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
 
 
-def _each(stretches: tuple[_Stretch, ...], copy: Callable[[_Stretch], None]) -> None:
-    """Copy all devices at the same time: each has a bus of its own."""
-    with ThreadPoolExecutor(max(1, len(stretches)), thread_name_prefix="copy") as pool:
-        for _ in pool.map(copy, stretches):
-            pass
-
-
-def _read(cuda: Api, stretch: _Stretch, descriptor: int) -> None:
-    _copy(cuda, stretch, descriptor, "cuMemcpyDtoHAsync", lambda device, host, size, stream: (host, device, size, stream))
-
-
-def _write(cuda: Api, stretch: _Stretch, region: Region) -> None:
-    descriptor = os.open(region.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+def _into_file(cuda: Api, stretch: Stretch, descriptor: int) -> None:
     try:
-        if os.fstat(descriptor).st_size != stretch.size_bytes:
-            raise Refused(Trouble.FILES, f"{region.path} has not the size that was saved")
-        _copy(cuda, stretch, descriptor, "cuMemcpyHtoDAsync", lambda device, host, size, stream: (device, host, size, stream))
-    finally:
-        os.close(descriptor)
+        with Reading(cuda, stretch) as reading:
+            for offset, piece in reading.pieces():
+                _write_all(descriptor, offset, piece)
+    except (OSError, errors.CheckpointFailed) as error:
+        raise Refused(Trouble.FILES, f"GPU memory cannot be written: {error}") from error
 
 
-def _copy(
-    cuda: Api, stretch: _Stretch, descriptor: int, function: str, order: Callable[[int, int, int, int], tuple[int, int, int, int]]
-) -> None:
-    """Copy between the device and the file's own pages, which are mapped: no copy lies between them."""
-    _make_current(cuda, stretch.device)
-    with mmap.mmap(descriptor, stretch.size_bytes) as pages:
-        at = ctypes.c_char.from_buffer(pages)
-        base = ctypes.addressof(at)
+def _write_all(descriptor: int, offset: int, content: memoryview) -> None:
+    done = 0
+    while done < len(content):
+        done += os.pwrite(descriptor, content[done:], offset + done)
+
+
+def _out_of_file(cuda: Api, stretch: Stretch, region: Region) -> None:
+    try:
+        descriptor = os.open(region.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            for start in range(0, stretch.size_bytes, _PIECE_BYTES):
-                size = min(_PIECE_BYTES, stretch.size_bytes - start)
-                cuda.call(function, *order(stretch.address + start, base + start, size, stretch.stream))
-                cuda.call("cuStreamSynchronize", stretch.stream)
+            if os.fstat(descriptor).st_size != stretch.size_bytes:
+                raise Refused(Trouble.FILES, f"{region.path} has not the size that was saved")
+            stretches.write(cuda, stretch, _parts(descriptor))
         finally:
-            del at
+            os.close(descriptor)
+    except OSError as error:
+        raise Refused(Trouble.FILES, f"saved GPU memory cannot be read: {error}") from error
 
 
-def _make_current(cuda: Api, device: int) -> None:
-    context = cuda.call("cuDevicePrimaryCtxRetain", device)
-    try:
-        cuda.call("cuCtxSetCurrent", context)
-    finally:
-        cuda.call("cuDevicePrimaryCtxRelease", device)
+def _parts(descriptor: int) -> Iterator[memoryview]:
+    while content := os.read(descriptor, _PART_BYTES):
+        yield memoryview(content)

@@ -7,6 +7,7 @@ whose outcome the driver's own state then tells. When its parent dies, it first 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import select
@@ -21,15 +22,17 @@ from typing import Any
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint.cuda import direct, machine, processes, restriction
-from perdure.checkpoint.cuda.contract import Answer, Driver, Facts, Operation, Problem, Region, Request, State, Trouble
-from perdure.checkpoint.cuda.direct import Refused
+from perdure.checkpoint.cuda import direct, machine, processes, restriction, stretches
+from perdure.checkpoint.cuda.contract import Answer, Driver, Facts, Operation, Problem, Region, Request, State, Store, Trouble
+from perdure.checkpoint.cuda.stretches import Refused
+from perdure.checkpoint.cuda.vault import Vault
 from perdure.checkpoint.host import gpu_nvml
 
 _BINDINGS = "cuda.bindings.driver"
 _AT_ONCE = 64
 """Processes that are worked on at the same time: as many as share a machine's GPUs."""
 _LINE_BYTES = 1 << 20
+_BEAT_S = 1.0
 _LAST_S = 600.0
 """How long it may take to let run what was suspended, once the parent is dead."""
 _CHECKPOINT_SINCE, _REMAP_SINCE, _CUSTOM_SINCE = 12080, 13000, 13040
@@ -103,6 +106,9 @@ class _Helper:
         self._suspended: dict[int, int] = {}
         """Start time by PID of all that were locked."""
         self._regions: dict[int, tuple[Region, ...]] = {}
+        self._vault = Vault()
+        self._store: Store | None = None
+        """That was prepared last: what is only there may have to be brought back."""
 
     def revive(self) -> None:
         """Let run what was suspended and is still there, as far as the driver does it."""
@@ -115,7 +121,9 @@ class _Helper:
 
     def _tell(self, operation: Operation, pid: int) -> machine.Told:
         regions = self._regions.get(pid, ()) if operation is Operation.RESTORE else ()
-        answer = self.answer(Request(number=0, operation=operation, pid=pid, start_ticks=self._suspended[pid], regions=regions))
+        answer = self.answer(
+            Request(number=0, operation=operation, pid=pid, start_ticks=self._suspended[pid], regions=regions, store=self._store)
+        )
         return machine.Told(pid, answer.problem, answer.state)
 
     def answer(self, request: Request) -> Answer:
@@ -135,6 +143,8 @@ class _Helper:
     def _do(self, cuda: Cuda, request: Request) -> Answer:
         if request.operation is Operation.FACTS:
             return Answer(number=request.number, facts=_facts(cuda))
+        if request.operation is Operation.PREPARE:
+            return self._prepare(request)
         _require(request)
         regions: tuple[Region, ...] = ()
         match request.operation:
@@ -142,7 +152,7 @@ class _Helper:
                 self._suspended[request.pid] = request.start_ticks
                 _lock(cuda, request)
             case Operation.CHECKPOINT if request.folder is not None:
-                self._regions[request.pid] = regions = direct.checkpoint(cuda, request)
+                self._regions[request.pid] = regions = direct.checkpoint(cuda, request, self._vault)
             case Operation.CHECKPOINT:
                 self._regions.pop(request.pid, None)
                 cuda.call("cuCheckpointProcessCheckpoint", request.pid, None)
@@ -152,6 +162,13 @@ class _Helper:
                 cuda.call("cuCheckpointProcessUnlock", request.pid, None)
         state = _state(cuda, request.pid) if request.operation is Operation.STATE else self._state_now(request)
         return Answer(number=request.number, state=state, regions=regions)
+
+    def _prepare(self, request: Request) -> Answer:
+        if request.store is None or request.folder is None:
+            raise Refused(Trouble.STORE, "nobody says which store is to be prepared")
+        self._vault.prepare(request.store, request.folder)
+        self._store = request.store
+        return Answer(number=request.number)
 
     def _state_now(self, request: Request) -> State | None:
         if isinstance(self._cuda, Refused) or not request.pid:
@@ -202,15 +219,38 @@ def _facts(cuda: Cuda) -> Facts:
 def serve(connection: socket.socket, answer: Callable[[Request], Answer]) -> None:
     """Answer every request that comes over `connection`, until its other side is closed."""
     writing = threading.Lock()
+    under_way: set[int] = set()
+    ended = threading.Event()
 
-    def respond(line: bytes) -> None:
-        content = msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n"
+    def send(told: Answer) -> None:
+        content = msgspec.json.encode(told) + b"\n"
         with writing:
             connection.sendall(content)
 
+    def respond(line: bytes) -> None:
+        request = msgspec.json.decode(line, type=Request)
+        under_way.add(request.number)
+        told = answer(request)
+        under_way.discard(request.number)
+        send(told)
+
+    def beat() -> None:
+        """Say of all that is under way that it is, as long as memory is being moved."""
+        before_bytes = stretches.MOVED.total_bytes
+        while not ended.wait(_BEAT_S):
+            now_bytes = stretches.MOVED.total_bytes
+            if now_bytes != before_bytes:
+                with contextlib.suppress(OSError):
+                    for number in tuple(under_way):
+                        send(Answer(number=number, moved_bytes=now_bytes))
+            before_bytes = now_bytes
+
+    beating = threading.Thread(target=beat, name="beat", daemon=True)
+    beating.start()
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="cuda") as pool, connection.makefile("rb") as lines:
         while line := lines.readline(_LINE_BYTES):
             pool.submit(respond, line)
+    ended.set()
 
 
 def _end_with(connection: socket.socket, helper: list[_Helper]) -> None:

@@ -25,6 +25,8 @@ from perdure.checkpoint.cuda.contract import Answer, Facts, Operation, Problem, 
 _START_S = 60.0
 """Without persistence mode the driver wakes every GPU at first: seconds for each."""
 _KILLED_S = 2.0
+_SILENT_S = 60.0
+"""A helper that moves memory says so each second: after this long without a word it hangs."""
 _CHUNK_BYTES = 1 << 16
 _MOST_ANSWER_BYTES = 16 << 20
 _HIDDEN = ("CUDA_", "NVIDIA_", "GPU_DEVICE_ORDINAL", "__CUDA")
@@ -59,8 +61,9 @@ class Helper:
     def ask(self, requests: tuple[Request, ...], limit_s: float) -> tuple[Answer, ...]:
         """Ask all `requests` at the same time; returns their answers in the same order, at most `limit_s` later.
 
-        The numbers of the requests are set here. What is not answered by then has the trouble `HUNG`, and another helper answers what
-        is asked next: the one that hangs is killed. The first question of a helper may take a minute longer.
+        The numbers of the requests are set here. What is not answered by then has the trouble `HUNG`, and another helper answers
+        what is asked next: the one that hangs is killed. One that is seen to move memory does not hang, however long it takes.
+        The first question of a helper may take a minute longer.
         """
         with self._asking:
             end_s = time.monotonic() + limit_s
@@ -115,7 +118,10 @@ class Helper:
                 break
             for line in self._lines():
                 answer = msgspec.json.decode(line, type=Answer)
-                found[answer.number] = answer
+                if answer.moved_bytes is None:
+                    found[answer.number] = answer
+                elif answer.number in wanted:
+                    end_s = max(end_s, time.monotonic() + _SILENT_S)  # slow, and at work: whoever ends it now loses what it has
         return found
 
     def _pass_on(self, out: bytearray, limit_s: float) -> bool:

@@ -14,12 +14,16 @@ import msgspec
 
 from perdure import errors
 from perdure.checkpoint.cuda import direct, machine, processes
-from perdure.checkpoint.cuda.contract import Answer, CudaProcess, HeldDevice, Operation, Problem, Region, Request, Trouble
+from perdure.checkpoint.cuda.contract import Answer, CudaProcess, HeldDevice, Operation, Problem, Region, Request, Store, Trouble
 from perdure.checkpoint.cuda.helper import Helper, unavailable
 from perdure.checkpoint.cuda.machine import Ask, Group, Phase, Told
 
+FOLDER = "gpu"
+"""Folder of GPU memory, in a staging folder and in a checkpoint."""
 _SLOWEST_BYTES_S = 250e6
-"""GPU memory is moved at least so fast, also over a bus that others use, or onto a busy disk: whoever takes longer hangs."""
+"""GPU memory is moved at least so fast by the driver, also over a bus that others use; of what we copy ourselves the helper tells."""
+_PREPARE_S = 60.0
+"""Opening a store may take so long, before anybody is locked; then it goes without."""
 _MOMENT_S = 0.2
 """Between two attempts: kernels that waited for a process that was locked come to their end."""
 _REMEDIES = {
@@ -50,12 +54,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Session:
     """The CUDA processes of one tree, from when they are suspended until they run again or are given up."""
 
-    def __init__(self, helper: Helper, found: Iterable[CudaProcess], limits: Limits, *, folder: Path | None = None) -> None:
-        """Take charge of the processes `found`. With `folder`, GPU memory is written into files there where the driver offers it."""
+    def __init__(
+        self, helper: Helper, found: Iterable[CudaProcess], limits: Limits, *, folder: Path | None = None, store: Store | None = None
+    ) -> None:
+        """Take charge of the processes `found`.
+
+        With `folder`, GPU memory is written into files there where the driver offers it; with `store` too, into that, and the folder has
+        the records of where it lies.
+        """
         self._helper = helper
         self._processes = {process.pid: process for process in found}
         self._limits = limits
         self._folder = folder
+        self._store = store
+        self._is_prepared = False
         self._mapping: tuple[tuple[str, str], ...] = ()
         self._group: Group | None = None
         self._attempts = 0
@@ -63,16 +75,26 @@ class Session:
         self._unsure: dict[int, Path] = {}
         """Where files may be of processes of which the helper could not tell whether it had written them."""
         self.regions: dict[int, tuple[Region, ...]] = {}
-        """GPU memory in files, by PID; without an entry, it is in the process's own memory."""
+        """GPU memory in files or in the store, by PID; without an entry, it is in the process's own memory."""
+        self.damage: Problem | None = None
+        """What was found to be damaged in the store."""
         self.durations_s: dict[str, float] = {}
         """How long all took: ``gpu-lock gpu-checkpoint gpu-restore``."""
         self.was_suspended = False
         """All had been suspended before: they are left so."""
 
     @classmethod
-    def of_images(cls, helper: Helper, found: Iterable[CudaProcess], regions: dict[int, tuple[Region, ...]], limits: Limits) -> Session:
-        """Take charge of processes that were brought back from images, suspended, with GPU memory in files as `regions` says."""
-        session = cls(helper, found, limits)
+    def of_images(
+        cls,
+        helper: Helper,
+        found: Iterable[CudaProcess],
+        regions: dict[int, tuple[Region, ...]],
+        limits: Limits,
+        *,
+        store: Store | None = None,
+    ) -> Session:
+        """Take charge of processes that were brought back from images, suspended, with GPU memory where `regions` says."""
+        session = cls(helper, found, limits, store=store)
         session.regions = regions
         session._group = machine.restored(session._processes)
         return session
@@ -97,6 +119,7 @@ class Session:
         After a trouble that may pass, all run for a moment, and it is tried again. Raises `errors.GpuFailed`: all run; what is held is
         named. Raises `errors.GpuUnavailable`, and `errors.WorkloadLost`.
         """
+        self._prepare()
         while True:
             problem, culprit = self._try_to_suspend()
             if problem is None:
@@ -119,6 +142,14 @@ class Session:
         group = self._drive(*machine.resume(self._group))
         if group.phase is Phase.LOST:
             raise self._lost(group)
+
+    def _prepare(self) -> None:
+        """Have the store opened; without one that can be, GPU memory goes into files."""
+        if self._store is None or self._folder is None:
+            return
+        request = Request(number=0, operation=Operation.PREPARE, folder=str(self._folder), store=self._store)
+        (answer,) = self._helper.ask((request,), _PREPARE_S)
+        self._is_prepared = answer.problem is None
 
     def _try_to_suspend(self) -> tuple[Problem | None, int | None]:
         asked: list[Operation] = []
@@ -168,7 +199,9 @@ class Session:
             time_limit_ms=max(1, int(self._limits.lock_s * 1000)) if operation is Operation.LOCK else 0,
             mapping=self._mapping if is_restore else (),
             folder=str(self._folder) if self._folder is not None and operation is Operation.CHECKPOINT else None,
+            name=name_of(process, "") if self._is_prepared and self._folder is not None and operation is Operation.CHECKPOINT else "",
             regions=self._regions_of(process.pid) if is_restore else (),
+            store=self._store if is_restore else None,
         )
 
     def _regions_of(self, pid: int) -> tuple[Region, ...]:
@@ -178,6 +211,8 @@ class Session:
     def _note(self, pid: int, operation: Operation, answer: Answer) -> None:
         if answer.problem is not None and answer.problem.trouble in (Trouble.NO_DRIVER, Trouble.NO_BINDINGS) and self._is_untouched:
             raise unavailable(answer.problem)
+        if answer.problem is not None and answer.problem.trouble is Trouble.DAMAGED:
+            self.damage = answer.problem
         if operation is not Operation.CHECKPOINT:
             return
         self.regions.pop(pid, None)
@@ -216,6 +251,11 @@ class Session:
         return errors.WorkloadLost(
             f"the CUDA driver does not bring {self._name(group.culprit)} back: {said}", hint="it can go on from its last checkpoint"
         )
+
+
+def name_of(process: CudaProcess, uuid: str) -> str:
+    """Return the name, in a checkpoint, of what `process` had on the GPU `uuid`."""
+    return f"{FOLDER}/{process.inner_pid}-{uuid}"
 
 
 def _name_held(held: tuple[HeldDevice, ...]) -> str:
