@@ -8,6 +8,7 @@ GPUs cannot save GPU state.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import signal
@@ -36,7 +37,9 @@ _ENDED = "the proof was ended"
 _SHORTEST_S = 15.0
 """With less time left no case is begun."""
 _SAFETY = 1.5
-"""A case of twice the size is expected to take twice as long, and so much more."""
+"""What two cases of a kind say of a third is taken so many times."""
+_BYTES_S = {"alone": 150e6, "buffers": 60e6}
+"""What is believed of a kind before two of it were seen: all of it is hashed several times over."""
 
 Outcome = tuple[dict[str, float], list[dict[str, Any]]]
 
@@ -157,7 +160,7 @@ class Report:
 def run(planned: list[Planned], report: Report, place: Place) -> list[Case]:
     """Run all that is `planned` and can be; returns what became of each."""
     done: list[Case] = []
-    took: dict[str, float] = {}
+    took: dict[str, list[tuple[int, float]]] = {}
     report.write(done, [one.name for one in planned])
     for number, one in enumerate(planned):
         print(f"… {one.name}", file=sys.stderr, flush=True)
@@ -169,17 +172,28 @@ def run(planned: list[Planned], report: Report, place: Place) -> list[Case]:
             report.write(done, [])
             break
         if one.size_bytes and case.outcome == "passed":
-            took[one.kind] = (time.monotonic() - began_s) / one.size_bytes
+            took.setdefault(one.kind, []).append((one.size_bytes, time.monotonic() - began_s))
         print(f"{case.outcome}: {case.name}{': ' + case.why if case.why else ''}", file=sys.stderr, flush=True)
         done.append(case)
         report.write(done, [other.name for other in planned[number + 1 :]])
     return done
 
 
-def _attempt(one: Planned, place: Place, took: dict[str, float]) -> Case:
+def expected_s(size_bytes: int, before: list[tuple[int, float]], bytes_s: float) -> float:
+    """Return how long a case of a size may take, from sizes and seconds of those of its kind `before`: all have a fixed part."""
+    if not before:
+        return _SHORTEST_S
+    last_bytes, last_s = before[-1]
+    each_s = 1 / bytes_s
+    if before[1:] and last_bytes > before[-2][0]:
+        each_s = _SAFETY * max(last_s - before[-2][1], 0.0) / (last_bytes - before[-2][0])
+    return max(_SHORTEST_S, last_s + each_s * max(size_bytes - last_bytes, 0))
+
+
+def _attempt(one: Planned, place: Place, took: dict[str, list[tuple[int, float]]]) -> Case:
     if one.why_not:
         return Case(name=one.name, outcome="not run", why=one.why_not)
-    wanted_s = max(_SHORTEST_S, _SAFETY * took.get(one.kind, 0.0) * one.size_bytes)
+    wanted_s = expected_s(one.size_bytes, took.get(one.kind, []), _BYTES_S.get(one.kind, math.inf))
     left_s = place.left_s()
     if left_s is not None and left_s < wanted_s:
         return Case(name=one.name, outcome="not run", why=f"{max(left_s, 0):.0f} s of the limit were left, it takes about {wanted_s:.0f}")

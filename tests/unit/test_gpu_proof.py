@@ -11,6 +11,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.gpuproof import __main__ as main
 from bench.gpuproof import cases, hand, overhead, writing
 from bench.gpuproof.place import Case, CaseFailed, NotRun
 from perdure.base.proc import machine
@@ -30,6 +31,20 @@ class TestInterval:
 
     def test_half_the_rate_is_a_hundred_per_cent_more_time(self):
         assert overhead.interval([0.5]) == {"overhead_percent": pytest.approx(100.0)}
+
+
+class TestTime:
+    """What a case is expected to take, under a time limit."""
+
+    def test_the_first_of_a_kind_is_tried_with_little_time(self):
+        assert main.expected_s(64 << 30, [], 60e6) == 15.0
+
+    def test_one_has_a_fixed_part_that_does_not_grow(self):
+        assert main.expected_s(2 << 30, [(1 << 30, 60.0)], 1 << 27) == 60.0 + 8
+
+    def test_two_say_what_a_third_takes(self):
+        assert main.expected_s(4 << 30, [(1 << 30, 60.0), (2 << 30, 80.0)], 60e6) == 80.0 + 1.5 * 40
+        assert main.expected_s(4 << 30, [(1 << 30, 90.0), (2 << 30, 80.0)], 60e6) == 80.0
 
 
 class TestReport:
