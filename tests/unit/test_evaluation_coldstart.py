@@ -14,7 +14,7 @@ from scipy import stats
 
 from perdure import errors
 from perdure.evaluation import coldstart, coldtable, ready
-from perdure.evaluation.plan import Ready, Request
+from perdure.evaluation.plan_workload import Ready, Request
 from perdure.stats import line
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic_runs import Script, noise, pairs, play
 
-from perdure.evaluation import measures, paired, plan
+from perdure.evaluation import measures, paired, plan, plan_workload
 from perdure.evaluation.paired import Definition, Values
 from perdure.model.evaluation import Arm, EventKind, FaultKind, MeasureKind, Outcome, Point, Threshold
 
@@ -25,7 +25,7 @@ SUCCESS = plan.Success(
 
 
 def planned(**changed):
-    parts = {"header": plan.Header(name="trial", format=1), "workload": plan.Workload(gpus=4, nodes=2), "success": SUCCESS}
+    parts = {"header": plan.Header(name="trial", format=1), "workload": plan_workload.Workload(gpus=4, nodes=2), "success": SUCCESS}
     return plan.Plan(**(parts | changed))
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from synthetic_runs import PLAN_HASH, Script, noise, pairs, play
 
-from perdure.evaluation import canonical, measures, mistakes, paper, plan
+from perdure.evaluation import canonical, measures, mistakes, paper, plan, plan_workload
 from perdure.evaluation.folder import Folder, RunLog
 from perdure.evaluation.standing import Standing
 from perdure.evaluation.this_machine import Signature
@@ -29,7 +29,7 @@ OTHERS = (
 )
 PLAN = plan.Plan(
     header=plan.Header(name="trial", format=1),
-    workload=plan.Workload(command=COMMAND, owner="speech group", made_for_evaluation=False, gpus=4, nodes=2),
+    workload=plan_workload.Workload(command=COMMAND, owner="speech group", made_for_evaluation=False, gpus=4, nodes=2),
     success=plan.Success(
         recovery_time=Threshold(reason="the night's deadline", at_most=300.0),
         work_lost=Threshold(reason="the group pays for it", ratio_at_most=0.5),

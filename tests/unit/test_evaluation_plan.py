@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import errors
-from perdure.evaluation import canonical, completeness, lock, measured, plan, template, typed_toml
+from perdure.evaluation import canonical, completeness, lock, measured, plan, plan_workload, template, typed_toml
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.this_machine import Signature
 from perdure.model.evaluation import FaultKind, MeasureKind, Threshold
@@ -126,16 +126,16 @@ plans = st.builds(
     Plan,
     header=st.builds(plan.Header, name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True), format=st.just(1)),
     workload=st.builds(
-        plan.Workload,
+        plan_workload.Workload,
         command=_argv,
         working_directory=st.none() | _words,
         made_for_evaluation=st.none() | st.booleans(),
         gpus=st.integers(0, 1_000_000),
         progress=st.none()
-        | st.builds(plan.Progress, pattern=st.just("step ([0-9]+)"), heartbeat_s=_spans, target=st.none() | st.floats(1, 1e9)),
-        own_checkpoint=st.none() | st.just(plan.OwnCheckpoint()),
+        | st.builds(plan_workload.Progress, pattern=st.just("step ([0-9]+)"), heartbeat_s=_spans, target=st.none() | st.floats(1, 1e9)),
+        own_checkpoint=st.none() | st.just(plan_workload.OwnCheckpoint()),
         requests=st.lists(
-            st.builds(plan.Request, url=_words, body=st.none() | st.text(st.characters(exclude_categories=["Cs"]))), max_size=2
+            st.builds(plan_workload.Request, url=_words, body=st.none() | st.text(st.characters(exclude_categories=["Cs"]))), max_size=2
         ).map(tuple),
     ),
     success=st.builds(plan.Success, recovery_time=_thresholds, work_lost=_thresholds, utilisation=_thresholds, overhead=_thresholds),
@@ -225,7 +225,7 @@ def test_defaults_written_out_and_whole_numbers_change_nothing():
 
 def test_saying_that_nothing_survives_is_not_saying_nothing():
     said = read(HEAD + "[workload.own_checkpoint]\nkind = 'none'\n")
-    assert said.workload.own_checkpoint == plan.OwnCheckpoint()
+    assert said.workload.own_checkpoint == plan_workload.OwnCheckpoint()
     assert canonical.plan_hash(said) != canonical.plan_hash(read(HEAD))
 
 

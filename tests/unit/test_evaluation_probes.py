@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perdure.evaluation import probes
 from perdure.evaluation.asking import Asking
 from perdure.evaluation.checkpoints import held
-from perdure.evaluation.plan import OwnCheckpoint, Progress
+from perdure.evaluation.plan_workload import OwnCheckpoint, Progress
 from perdure.evaluation.probes import File, Lines, LogFile, Saved
 
 STEP = re.compile("step ([0-9]+)")

@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 from perdure.evaluation import probes
-from perdure.evaluation.plan import Progress
+from perdure.evaluation.plan_workload import Progress
 
 _CLONE_NEWNET = 0x40000000
 _LONGEST_ANSWER_BYTES = 4 << 20

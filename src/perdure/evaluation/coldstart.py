@@ -20,7 +20,8 @@ from perdure.evaluation import arms, canonical, command_line, environment, folde
 from perdure.evaluation.arms import Listener
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.places import Places
-from perdure.evaluation.plan import Plan, Ready
+from perdure.evaluation.plan import Plan
+from perdure.evaluation.plan_workload import Ready
 from perdure.evaluation.ready import Answer
 from perdure.evaluation.runs import Recorder
 from perdure.evaluation.watched import Watched

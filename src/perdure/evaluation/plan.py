@@ -7,9 +7,7 @@ seconds (`…_s`). Each value carries its meaning (`description`), from which th
 
 from __future__ import annotations
 
-import datetime
 import math
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,32 +16,9 @@ from msgspec import Meta
 
 from perdure import errors
 from perdure.evaluation import typed_toml
+from perdure.evaluation.plan_part import Argv, Instant, Name, Part, Rate, Seconds, Seed, Span, Text
+from perdure.evaluation.plan_workload import Workload
 from perdure.model.evaluation import FORMAT, FaultKind, MeasureKind, Threshold
-
-Text = Annotated[str, Meta(min_length=1, max_length=4096)]
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
-"""Without spaces and slashes."""
-Argv = tuple[Text, ...]
-"""A command and its arguments; no shell reads it."""
-Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
-Span = Annotated[float, Meta(gt=0, le=366 * 86400)]
-"""A duration in seconds above 0; a year is the longest."""
-Positive = Annotated[float, Meta(gt=0)]
-Rate = Annotated[float, Meta(gt=0, le=3600)]
-Seed = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
-Instant = Annotated[datetime.datetime, Meta(tz=True)]
-Body = Annotated[str, Meta(max_length=1 << 20)]
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all tables of a plan: figures are finite."""
-
-    def __post_init__(self) -> None:
-        for field in self.__struct_fields__:
-            value = getattr(self, field)
-            numbers = value if isinstance(value, tuple) else (value,)
-            if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-                raise ValueError(f"{field} must be a finite number")
 
 
 class Header(Part, frozen=True, kw_only=True):
@@ -51,86 +26,6 @@ class Header(Part, frozen=True, kw_only=True):
 
     name: Annotated[Name, Meta(description="what this evaluation is called: letters, digits, dots, dashes and underscores")]
     format: Annotated[int, Meta(ge=1, le=FORMAT, description=f"version of this file's format; this Perdure knows {FORMAT}")]
-
-
-class Progress(Part, frozen=True, kw_only=True):
-    """``[workload.progress]``: the workload's own counter, the signal that useful work is being done."""
-
-    kind: Annotated[Literal["log", "file", "http", "metrics"], Meta(description="where the workload's own counter is read")] = "log"
-    pattern: Annotated[
-        Text | None, Meta(description="regular expression with one group, the number; needed for log, else the first number")
-    ] = None
-    path: Annotated[Text | None, Meta(description="for file: the file; for log: a log file instead of what the command prints")] = None
-    url: Annotated[Text | None, Meta(description="for http and metrics: the address that is asked, on this node")] = None
-    metric: Annotated[Text | None, Meta(description="for metrics: the name of the value, labels included if it has any")] = None
-    unit: Annotated[Text, Meta(description="what the counter counts, in the singular")] = "step"
-    target: Annotated[
-        Positive | None, Meta(description="counter at which the work is done; else it is done when the command ends with 0")
-    ] = None
-    heartbeat_s: Annotated[Span, Meta(description="silence of the counter after which the workload counts as hung, seconds")] = 60.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_pattern(self.pattern, groups=1)
-        _need(self.kind, log=("pattern",), file=("path",), http=("url",), metrics=("url", "metric"), of=self)
-
-
-class OwnCheckpoint(Part, frozen=True, kw_only=True):
-    """``[workload.own_checkpoint]``: which counter survives a fault without Perdure."""
-
-    kind: Annotated[Literal["none", "log", "file"], Meta(description="how one sees that the workload saved itself")] = "none"
-    pattern: Annotated[
-        Text | None, Meta(description="regular expression with one group, the saved counter: in the log, or in the file's name")
-    ] = None
-    glob: Annotated[Text | None, Meta(description="for file: pattern of the names of its checkpoints, from the working directory")] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_pattern(self.pattern, groups=1)
-        _need(self.kind, none=(), log=("pattern",), file=("glob", "pattern"), of=self)
-
-
-class Ready(Part, frozen=True, kw_only=True):
-    """``[workload.ready]``: the state at which both clocks of a cold start end."""
-
-    kind: Annotated[Literal["log", "file", "http", "command"], Meta(description="how one sees that it is ready to serve")] = "log"
-    pattern: Annotated[Text | None, Meta(description="for log: regular expression that the ready line matches")] = None
-    path: Annotated[Text | None, Meta(description="for file: the file that appears")] = None
-    url: Annotated[Text | None, Meta(description="for http: the address that answers with status 200")] = None
-    command: Annotated[Argv, Meta(description="for command: ends with 0 when it is ready")] = ()
-    timeout_s: Annotated[Span, Meta(description="longest wait, seconds")] = 1800.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_pattern(self.pattern, groups=0)
-        _need(self.kind, log=("pattern",), file=("path",), http=("url",), command=("command",), of=self)
-
-
-class Request(Part, frozen=True, kw_only=True):
-    """One ``[[workload.requests]]``: sent before and after a restore; the answers must be the same."""
-
-    url: Annotated[Text, Meta(description="address to ask")]
-    method: Annotated[Literal["GET", "POST"], Meta(description="HTTP method")] = "GET"
-    body: Annotated[Body | None, Meta(description="what is sent")] = None
-    content_type: Annotated[Text, Meta(description="type of what is sent")] = "application/json"
-
-
-class Workload(Part, frozen=True, kw_only=True):
-    """``[workload]``: what its owners really run."""
-
-    command: Annotated[Argv, Meta(description="the command that its owners really run, as a list")] = ()
-    working_directory: Annotated[Text | None, Meta(description="where it runs, an absolute path")] = None
-    owner: Annotated[Text | None, Meta(description="who runs it in earnest: a person or a group")] = None
-    made_for_evaluation: Annotated[
-        bool | None, Meta(description="true when nobody ran it before this evaluation; the report then says so in its headline")
-    ] = None
-    setup: Annotated[Argv, Meta(description="command to run before each run, such as one that empties the output folder")] = ()
-    gpus: Annotated[int, Meta(ge=0, le=1_000_000, description="GPUs that it uses in all; 0: work is counted in node-hours")] = 0
-    nodes: Annotated[int, Meta(ge=1, le=1_000_000, description="nodes that it uses")] = 1
-    progress: Progress | None = None
-    own_checkpoint: OwnCheckpoint | None = None
-    ready: Ready | None = None
-    requests: tuple[Request, ...] = ()
 
 
 class Measured(Part, frozen=True, kw_only=True):
@@ -266,7 +161,7 @@ class Plan(Part, frozen=True, kw_only=True):
     arms: Arms = Arms()
     versions: Annotated[
         dict[Name, Argv], Meta(max_length=100, description="name = command; the first line it prints is recorded with every run")
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
 
 
 def load(path: Path) -> Plan:
@@ -291,20 +186,3 @@ def read(path: Path) -> bytes:
 def parse(content: bytes, *, source: str) -> Plan:
     """Read a plan from the bytes of a file that errors call `source`. Raises `errors.InputFormat`."""
     return typed_toml.decode(content, Plan, source=source)
-
-
-def _check_pattern(pattern: str | None, *, groups: int) -> None:
-    if pattern is None:
-        return
-    try:
-        found = re.compile(pattern).groups
-    except re.error as error:
-        raise ValueError(f"pattern is not a regular expression: {error}") from error
-    if groups and found != groups:
-        raise ValueError(f"pattern has {found} groups: it needs one, around the number, such as 'step ([0-9]+)'")
-
-
-def _need(kind: str, *, of: Part, **keys: tuple[str, ...]) -> None:
-    for key in keys[kind]:
-        if not getattr(of, key):
-            raise ValueError(f'kind = "{kind}" needs {key}')

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from perdure.evaluation.plan import OwnCheckpoint, Progress
+from perdure.evaluation.plan_workload import OwnCheckpoint, Progress
 
 LONGEST_LINE_BYTES = 64 << 10
 """More than this without a line end is no line of a log: it is cut there."""

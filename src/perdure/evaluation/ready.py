@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.evaluation.plan import Ready, Request
+from perdure.evaluation.plan_workload import Ready, Request
 
 _ANSWER_S = 2.0
 """Longest wait for the answer of a probe: the next one asks again."""

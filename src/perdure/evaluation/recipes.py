@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from perdure import errors
 from perdure.evaluation import typed_toml
-from perdure.evaluation.plan import Argv, Name, Part, Span, Text
+from perdure.evaluation.plan_part import Argv, Name, Part, Span, Text
 
 _MOST = 1000
 

@@ -12,7 +12,7 @@ from perdure.evaluation import probes
 from perdure.evaluation.asking import Asking
 from perdure.evaluation.local import Life
 from perdure.evaluation.places import Places
-from perdure.evaluation.plan import Workload
+from perdure.evaluation.plan_workload import Workload
 
 _SAVED_EVERY_S = 0.5
 """Names of files are compared this often: a folder on a parallel file system may hold many."""
