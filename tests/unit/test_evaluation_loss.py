@@ -152,3 +152,26 @@ def test_a_checkpoint_that_was_told_of_after_the_fault_counts_when_the_restore_w
     assert course.read(told(events)).recoverable_at(3.0) == (23.0, "perdure")
     older = [*events[:-1], Event(4.0, EventKind.RESTORED, data={"from": "w@1.1"})]
     assert course.read(told(older)).recoverable_at(3.0) == (10.0, "perdure")
+
+
+def test_a_checkpoint_that_was_taken_before_a_hang_and_durable_after_it_counts_and_no_later_one():
+    """A workload that stands still may be tried to be saved again: that is refused, and changes nothing."""
+    events = [
+        Event(1.0, EventKind.LAUNCHED, data={"life": 1}),
+        Event(2.0, EventKind.PROGRESS, 10.0),
+        Event(2.1, EventKind.RECOVERABLE, 10.0, {"source": "perdure", "id": "1.1"}),
+        Event(2.9, EventKind.CHECKPOINT_BEGUN),
+        Event(3.0, EventKind.PROGRESS, 25.0),
+        Event(3.0, EventKind.FAULT_INJECTED, 25.0, {"kind": "hang"}),
+        Event(3.5, EventKind.CHECKPOINT_DONE, None, {"id": "1.2"}),
+        Event(3.5, EventKind.RECOVERABLE, 23.0, {"source": "perdure", "id": "1.2"}),
+        Event(4.0, EventKind.CHECKPOINT_BEGUN),
+        Event(4.1, EventKind.CHECKPOINT_DONE, None, {"failed": "every process of it is stopped"}),
+        Event(9.0, EventKind.RESTORED, data={"from": "w@1.2"}),
+    ]
+    run = play(Script(faults=KILL), Arm.MANAGED)
+    assert course.read(msgspec.structs.replace(run, events=tuple(events))).recoverable_at(3.0) == (23.0, "perdure")
+    # One that was begun after the fault is no point that was there before it.
+    events[8:10] = [Event(4.0, EventKind.CHECKPOINT_BEGUN), Event(4.1, EventKind.RECOVERABLE, 25.0, {"source": "perdure", "id": "1.3"})]
+    events[-1] = Event(9.0, EventKind.RESTORED, data={"from": "w@1.3"})
+    assert course.read(msgspec.structs.replace(run, events=tuple(events))).recoverable_at(3.0) == (10.0, "perdure")

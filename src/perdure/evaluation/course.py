@@ -111,15 +111,19 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_counter, "start"
 
     def _proven_by_restore(self, at_s: float) -> float | None:
-        """Return what the first restore after `at_s` went on from, where that was durable then and only told of after `at_s`."""
+        """Return what the first restore after `at_s` went on from, where that was taken before `at_s` and told of after it.
+
+        A workload that hangs may have been saved just before, and be durable only after.
+        """
         told: dict[object, float] = {}
+        is_later = False
         for event in self.events:
             if event.at_s <= at_s:
                 continue
-            if event.kind is EventKind.RECOVERABLE and event.data.get("source") == "perdure" and event.value is not None:
+            if event.kind is EventKind.RECOVERABLE and event.data.get("source") == "perdure" and event.value is not None and not is_later:
                 told[event.data.get("id")] = event.value
             elif event.kind is EventKind.CHECKPOINT_BEGUN:
-                return None  # what comes to be from here on was not there yet
+                is_later = True  # what comes to be from here on was not there yet
             elif event.kind is EventKind.RESTORED:
                 return told.get(str(event.data.get("from", "")).rpartition("@")[2])
         return None
