@@ -5,6 +5,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 
+_CONTRASTS = """texts => {
+    const channel = v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+    const light = text => {
+        const [r, g, b] = text.match(/[0-9.]+/g).map(Number);
+        return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+    };
+    const ground = light(getComputedStyle(document.body).backgroundColor);
+    return [document.body, ...document.querySelectorAll(texts)].map(one => {
+        const style = getComputedStyle(one);
+        const ink = light(one.tagName === 'text' ? style.fill : style.color);
+        return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+    });
+}"""
+
 ARGUMENTS = [
     "--no-sandbox",  # the tests may run as root
     "--disable-gpu",
@@ -39,3 +53,7 @@ class Opened:
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
+
+    def contrasts(self, texts):
+        """Return the contrast (WCAG 2) with the page's ground of its body and of all that the selector `texts` finds."""
+        return self.page.evaluate(_CONTRASTS, texts)

@@ -19,7 +19,10 @@ ENVIRONMENT = Environment(
 
 
 def text(place: Path, **replaced: str) -> str:
-    """A complete plan whose workload runs in `place`; `replaced` swaps whole lines, by the part left of the equals sign or the header."""
+    """A complete plan whose workload runs in `place`; `replaced` swaps whole lines, by the part left of the equals sign or the header.
+
+    Where a key stands in several tables, ``table.key`` names one of its lines.
+    """
     lines = f"""
 [evaluation]
 name = "trial"
@@ -60,7 +63,12 @@ seed = 7
 kinds = ["kill"]
 at_progress = [10]
 """.strip().splitlines()
-    return "\n".join(replaced.get(line.split(" =")[0].strip("[]"), line) for line in lines) + "\n"
+    table, said = "", []
+    for line in lines:
+        key = line.split(" =")[0].strip("[]")
+        table = key if line.startswith("[") else table
+        said.append(replaced.get(f"{table}.{key}", replaced.get(key, line)))
+    return "\n".join(said) + "\n"
 
 
 def begin(place: Path, **replaced: str) -> Folder:

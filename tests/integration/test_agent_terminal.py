@@ -2,73 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import select
 import shlex
-import signal
-import struct
-import subprocess
-import termios
-import time
 
 import pytest
 from agents import ALICE, Node, needs_root, running
+from screens import Screen
 
 pytestmark = [needs_root, pytest.mark.users, pytest.mark.criu]
 
-_SHOWN_S = 120.0
 
-
-class Screen:
-    """A terminal with an interactive shell on it, whose commands are run as the user."""
+class OfUser(Screen):
+    """A terminal whose commands are run as the user."""
 
     def __init__(self, node: Node, uid: int) -> None:
         self._node, self._uid = node, uid
-        self.master, slave = pty.openpty()
-        self.resize(30, 90)
-        self.text = b""
-        self.shell = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "--noediting", "-i"],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=node.home(uid),
-            env=node.user_environment(uid) | {"PS1": "READY> ", "TERM": "dumb"},
-            preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # noqa: PLW1509 - no thread runs here
-        )
-        os.close(slave)
-        self.expect(b"READY> ")
+        super().__init__(node.home(uid), node.user_environment(uid))
 
     def perdure(self, *arguments: str) -> None:
         """Type a command line."""
         self.type(shlex.join(self._node.command(self._uid, *arguments)).encode() + b"\n")
-
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def expect(self, wanted: bytes) -> bytes:
-        """Wait until `wanted` is shown; what came up to it is forgotten and returned."""
-        end_s = time.monotonic() + _SHOWN_S
-        while wanted not in self.text:
-            left_s = end_s - time.monotonic()
-            assert left_s > 0, f"no {wanted!r} in {self.text!r}"
-            if select.select([self.master], [], [], left_s)[0]:
-                self.text += os.read(self.master, 1 << 16)
-        before, _, self.text = self.text.partition(wanted)
-        return before
-
-    def modes(self) -> list:
-        return termios.tcgetattr(self.master)[:4]
-
-    def close(self) -> None:
-        self.shell.send_signal(signal.SIGKILL)
-        self.shell.wait()
-        os.close(self.master)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +31,7 @@ def node():
 
 @pytest.fixture
 def screen(node):
-    made = Screen(node, ALICE)
+    made = OfUser(node, ALICE)
     yield made
     made.close()
 

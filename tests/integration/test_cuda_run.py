@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from standin.world import Fault, Gpu, Standin, build
+from standin.world import Fault, Gpu, Standin
 from supervised import Site
 from supervised import wait_for as wait
 
@@ -26,11 +26,6 @@ LIMIT_S = 240.0
 
 def wait_for(is_true, what: str) -> None:
     wait(is_true, LIMIT_S, what)
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("standin"))
 
 
 @pytest.fixture

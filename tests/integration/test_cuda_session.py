@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from standin.world import Fault, Gpu, Standin, build
+from standin.world import Fault, Gpu, Standin
 
 from perdure import errors
 from perdure.checkpoint.cuda import processes
@@ -31,11 +31,6 @@ A, B = "GPU-aaaaaaaa-0000-4000-8000-000000000001", "GPU-bbbbbbbb-0000-4000-8000-
 PROGRAM = str(Path(__file__).resolve().parent.parent / "standin" / "program.py")
 LIMITS = Limits(lock_s=20.0, answer_s=60.0)
 WAIT_S = 180.0
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("standin"))
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from standin import world
 from standin.world import Gpu, Standin
 from supervised import Site, wait_for
 
@@ -21,12 +20,6 @@ FIRST, SECOND, THIRD = (f"GPU-{number:08x}-1111-2222-3333-444444444444" for numb
 MIB = 1 << 20
 
 pytestmark = [pytest.mark.criu, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the stand-in driver")]
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in's libraries."""
-    return world.build(tmp_path_factory.mktemp("standin"))
 
 
 @pytest.fixture

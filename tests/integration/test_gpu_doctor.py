@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from standin import world
 from standin.world import Fault, Gpu, Standin
 
 from perdure.checkpoint.host import gpu
@@ -20,12 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FIRST, SECOND = (f"GPU-{number:08x}-1111-2222-3333-444444444444" for number in (1, 2))
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the stand-in driver")
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in's libraries."""
-    return world.build(tmp_path_factory.mktemp("standin"))
 
 
 @pytest.fixture

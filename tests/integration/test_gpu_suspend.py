@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from standin import world
 from standin.world import Fault, Gpu, Standin
 from supervised import Site, wait_for
 
@@ -23,12 +22,6 @@ OTHER = "GPU-0000000b-1111-2222-3333-444444444444"
 MIB = 1 << 20
 
 pytestmark = [pytest.mark.criu, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the stand-in driver")]
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in's libraries."""
-    return world.build(tmp_path_factory.mktemp("standin"))
 
 
 @pytest.fixture

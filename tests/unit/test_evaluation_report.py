@@ -5,19 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import re
-from html.parser import HTMLParser
 
 import evaluations
 import msgspec
 import pytest
 import reported
+from documents import Document
 from rich.console import Console
 
 from perdure.evaluation import amend, drawing, headline, leaving, page, tables, wording
 from perdure.model.advice import Interval
 from perdure.model.evaluation import Arm, MeasureKind, MeasureResult, Mistake, Outcome, Point, Threshold
-
-VOID = {"meta", "input", "br", "link", "img"}
 
 
 @pytest.fixture(scope="module")
@@ -34,36 +32,6 @@ def reports(places):
 @pytest.fixture(scope="module")
 def pages(reports):
     return {name: page.render(one) for name, one in reports.items()}
-
-
-class Document(HTMLParser):
-    """Elements with their attributes, and the text outside the style."""
-
-    def __init__(self, content):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.texts, self.stack = [], [], []
-        self.feed(content)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.stack.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.stack, f"</{tag}> closes nothing"
-        assert self.stack.pop() == tag, f"</{tag}> closes another element"
-
-    def handle_data(self, data):
-        if not self.stack or self.stack[-1] != "style":
-            self.texts.append(data)
-
-    @property
-    def text(self):
-        return "".join(self.texts)
 
 
 # The headline

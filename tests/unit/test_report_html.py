@@ -8,46 +8,14 @@ import os
 import re
 import stat
 import sys
-from html.parser import HTMLParser
 
 import advices
 import msgspec
 import pytest
+from documents import Document
 
 from perdure import errors
 from perdure.report import charts, html, page
-
-VOID = {"meta", "input", "br", "link", "img"}
-
-
-class Document(HTMLParser):
-    """Elements with their attributes, and the text of each, in order."""
-
-    def __init__(self, content):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.texts, self.stack = [], [], []
-        self.feed(content)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.stack.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.stack, f"</{tag}> closes nothing"
-        assert self.stack.pop() == tag, f"</{tag}> closes another element"
-
-    def handle_data(self, data):
-        if not self.stack or self.stack[-1] not in {"script", "style"}:
-            self.texts.append(data)
-
-    @property
-    def text(self):
-        return "".join(self.texts)
 
 
 @pytest.fixture(scope="module")
