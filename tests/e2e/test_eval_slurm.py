@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
+from pathlib import Path
 
 import counting
+import evaluations
 import pytest
 from cluster import installed, shape, slurm
 from cluster.machine import wait_until
@@ -17,6 +20,7 @@ from perdure.model.evaluation import Arm, EventKind, MeasureKind, Run
 pytestmark = pytest.mark.cluster
 
 PLACE = "/shared/trial"
+COMMITTED = re.compile(r'perdure: event .*"phase":"committed".*"epoch":(\d+),"sequence":(\d+)')
 COUNT = """\
 import sys, time
 total = 0
@@ -33,53 +37,19 @@ set -eu
 >"/shared/switch/$1-$2"
 while [ -e "/shared/switch/$1-$2" ]; do sleep 0.1; done
 """
-PLAN = f"""\
-[evaluation]
-name = "on-slurm"
-format = 1
-[workload]
-command = ["python3", "{PLACE}/count.py", "STEPS", "0.2"]
-working_directory = "{PLACE}"
-owner = "physics group"
-made_for_evaluation = true
-[workload.progress]
-pattern = '^step ([0-9]+)'
-heartbeat_s = 30
-[workload.own_checkpoint]
-kind = "none"
-[baseline]
-repetitions = 2
-[success.recovery-time]
-at_most = 300
-reason = "longer and the deadline of the night is missed"
-[success.work-lost]
-ratio_at_most = 0.9
-reason = "the group pays for every lost hour itself"
-[success.utilisation]
-gain_at_least = 0.05
-reason = "less would not pay for the storage"
-[success.overhead]
-at_most = 0.5
-reason = "half is what a shared machine may cost us here"
-[exit]
-commands = [["true"]]
-who = "Maria Rossi"
-[site]
+SITE = """\
 where = "slurm"
 nodes = ["n1", "n2", "n3"]
 queue = "main"
-repetitions = 1
-[site.window]
-duration_s = 7200
+"""
+SLURM = """
 [site.slurm]
 options = ["--time=30", "--exclusive"]
-lose_node = ["/shared/ask.sh", "kill", "{{node}}"]
-return_node = ["/shared/ask.sh", "boot", "{{node}}"]
+lose_node = ["/shared/ask.sh", "kill", "{node}"]
+return_node = ["/shared/ask.sh", "boot", "{node}"]
 preemptor = ["--partition=high", "--exclusive", "--time=5"]
-[faults]
-seed = 7
-kinds = KINDS
-at_progress = AT
+"""
+MANAGED = """
 [arms]
 managed_options = ["--every", "2s"]
 [versions]
@@ -98,11 +68,24 @@ def cluster(tmp_path_factory):
         yield running
 
 
-def begin(cluster, kinds: str, at: str, *, steps: int = 40, more: str = "") -> folders.Folder:
-    """Lay a plan where all nodes see it, alice's."""
+def begin(cluster, kinds: str, at: str, *, steps: int = 40, more: str = "", heartbeat_s: int = 300) -> folders.Folder:
+    """Lay a plan where all nodes see it, alice's.
+
+    On a busy machine Slurm may take a minute to find a node lost: with a shorter heartbeat the harness would be the first to act.
+    """
     cluster.head("sh", "-c", f"rm -rf {PLACE}; mkdir -m 0700 {PLACE}", user="alice")
     there = folders.Folder(cluster.folder / PLACE.lstrip("/"))
-    plan = PLAN.replace("STEPS", str(steps)).replace("KINDS", kinds).replace("AT", f"{at}{more}")
+    lines = {
+        "command": f'command = ["python3", "{PLACE}/count.py", "{steps}", "0.2"]',
+        "made_for_evaluation": "made_for_evaluation = true",
+        "pattern": f"pattern = '^step ([0-9]+)'\nheartbeat_s = {heartbeat_s}",
+        "nodes": SITE.strip(),
+        "site.repetitions": "repetitions = 1",
+        "duration_s": "duration_s = 7200" + SLURM,
+        "kinds": f"kinds = {kinds}",
+        "at_progress": f"at_progress = {at}{more}{MANAGED}",
+    }
+    plan = evaluations.text(PLACE, **lines)
     for name, text in (("count.py", COUNT), ("evaluation.toml", plan)):
         cluster.head("sh", "-c", f"cat >{PLACE}/{name}", user="alice", stdin=text)
     return there
@@ -137,6 +120,11 @@ def jobs(cluster) -> list[str]:
     return cluster.head("squeue", "--noheader", "--user=alice", "-o", "%j").stdout.split()
 
 
+def own(raw: Path) -> list[str]:
+    """The lines of a job's output that are not Perdure's."""
+    return [line for line in (raw / "job-output.log").read_text().splitlines() if not line.startswith("perdure: ")]
+
+
 def check(there: folders.Folder, run: Run, told: report.Report) -> None:
     """Every figure of a run agrees with what its job wrote, and with the accounting."""
     raw = there.raw / run.id
@@ -169,6 +157,27 @@ def check(there: folders.Folder, run: Run, told: report.Report) -> None:
         assert sum(point.parts.values()) == pytest.approx(point.value)
 
 
+def check_checkpoints(there: folders.Folder, unmanaged: Run, managed: Run, told: report.Report) -> None:
+    """Perdure told of each checkpoint where the job writes, and the overhead is measured beside them, on the clock of both arms."""
+    written = (there.raw / managed.id / "job-output.log").read_text()
+    ids = {f"{epoch}.{sequence}" for epoch, sequence in COMMITTED.findall(written)}
+    done = {event.data["id"]: event for event in managed.events if event.kind is EventKind.CHECKPOINT_DONE and "id" in event.data}
+    assert ids
+    assert set(done) == ids
+    assert "perdure: event" not in (there.raw / unmanaged.id / "job-output.log").read_text()
+    assert {event.data["from"].rpartition("@")[2] for event in managed.events if event.kind is EventKind.RESTORED} <= ids
+    costs = next(one for one in told.measures if one.kind is MeasureKind.CHECKPOINT_COST)
+    assert len(costs.points) == len(ids)
+    assert all(0 < point.value < point.parts["elapsed_s"] + 1 and point.parts["stored_bytes"] > 0 for point in costs.points)
+    overhead = next(one for one in told.measures if one.kind is MeasureKind.OVERHEAD)
+    (point,) = overhead.points
+    # No part of the managed time that was compared holds a checkpoint.
+    read = course.read(managed)
+    timed = sum(each.end - each.start for each in read.stretches if not each.disturbed)
+    assert 0 < point.parts["managed_timed"] <= timed
+    assert {one.code for one in (*overhead.unmeasured, *costs.unmeasured)} <= {"not-done"}
+
+
 def evaluate(cluster, there: folders.Folder) -> tuple[list[Run], report.Report]:
     perdure(cluster, "eval", "lock")
     perdure(cluster, "eval", "run")
@@ -182,8 +191,9 @@ def evaluate(cluster, there: folders.Folder) -> tuple[list[Run], report.Report]:
         check(there, run, told)
         assert run.environment.host in shape.Shape().nodes
         assert run.environment.versions["python"].startswith("Python 3.")
+    check_checkpoints(there, *found, told)
     # Whatever it went through, the managed job's last line is that of an undisturbed one.
-    last = {(there.raw / run.id / "job-output.log").read_text().splitlines()[-1] for run in found}
+    last = {own(there.raw / run.id)[-1] for run in found}
     assert len(last) == 1
     restored = [event for event in found[1].events if event.kind is EventKind.RESTORED]
     assert all(event.data["from"].startswith("slurm-lab-") for event in restored)
@@ -218,7 +228,7 @@ def test_both_arms_and_a_harness_that_was_killed(cluster):
     ids=["node-lost", "hang"],
 )
 def test_other_faults(cluster, kinds, at, states):
-    there = begin(cluster, kinds, at)
+    there = begin(cluster, kinds, at, heartbeat_s=30 if "hang" in kinds else 300)
     perdure(cluster, "eval", "baseline", "--no-faults")
     found, _ = evaluate(cluster, there)
     for run in found:

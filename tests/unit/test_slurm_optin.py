@@ -35,5 +35,9 @@ def test_what_cannot_be_read_or_is_not_the_jobs_to_say_is_left_out_and_told(word
     assert wishes.read(chosen.options).options.every == 300.0
 
 
+def test_a_job_may_ask_to_be_told_of_its_checkpoints():
+    assert wishes.read(optin.choose("events=1", ()).options).events
+
+
 def test_a_fault_of_the_sites_is_told_as_such():
     assert optin.choose("", ("every=soon",)).problems[0].startswith("the site's option 'every=soon' is left out: ")

@@ -106,7 +106,8 @@ class _Seat:
         if wished.detach:
             return start.run(wanted, setup, detach=True, voice=Voice(quiet=wished.quiet, as_json=False))
         _Watch(self._line).start()
-        return start.run(wanted, setup, detach=False, voice=Told(self._line, quiet=wished.quiet, events=wished.events))
+        voice = Told(self._line, quiet=wished.quiet, events=wished.events, in_words=scheduler is not None)
+        return start.run(wanted, setup, detach=False, voice=voice)
 
     def _wanted(self, request: Request, wished: Wishes) -> Wanted:
         """Put together what root knows and what the user asks for; root's word counts."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,37 +17,18 @@ from perdure import errors
 from perdure.evaluation import arms, faults, local, requests, restarter
 from perdure.evaluation.checkpoints import Checkpoints
 from perdure.evaluation.device import Sampler
+from perdure.evaluation.given import Given
 from perdure.evaluation.local import Life, Told
 from perdure.evaluation.pipes import Pipes
-from perdure.evaluation.places import Places
-from perdure.evaluation.plan import Plan
 from perdure.evaluation.restarter import End
 from perdure.evaluation.runs import Recorder
-from perdure.evaluation.schedule import Planned
+from perdure.evaluation.signs import Signs
 from perdure.evaluation.striking import Striking
 from perdure.evaluation.watching import Watch
 from perdure.model.evaluation import Arm, Event, EventKind, FaultKind
 
 _TURN_S = 0.05
 """Whatever has to be looked at is looked at this often; what the command prints is read at once."""
-_READY_S = 1800.0
-_JUST_BEFORE_S = 1e-6
-
-
-class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is given."""
-
-    plan: Plan
-    arm: Arm
-    places: Places
-    planned: tuple[Planned, ...]
-    """Faults to come, in order."""
-    clock: Callable[[], float]
-    """Seconds of the evaluation's clock, which is CLOCK_MONOTONIC."""
-    end_unix_s: float | None
-    """When the window closes."""
-    stop: threading.Event
-    """Set to break the run off."""
 
 
 class Conduct:
@@ -62,11 +41,12 @@ class Conduct:
         self._watch = Watch(given.plan.workload, given.places, given.clock, signal=self._signalled, saved=self._saved)
         self._listener = arms.Listener(given.places.events)
         self._checkpoints = Checkpoints(recorder.signals)
+        self._signs = Signs(given.plan.workload, recorder)
         self._striking = Striking(
             given.plan.faults,
             given.arm,
             given.planned,
-            heartbeat_s=self._heartbeat_s(),
+            heartbeat_s=self._signs.heartbeat_s,
             record=recorder.event,
             clock=given.clock,
         )
@@ -74,21 +54,12 @@ class Conduct:
         self._life: Life | None = None
         self._number = 0
         self._began_s = 0.0
-        self._up_s: float | None = None
-        """When the workload itself ran: at once, or when Perdure said so."""
-        self._first_ready_s: float | None = None
-        self._last_signal_s: float | None = None
-        """In this life."""
-        self._is_down = False
-        """Interrupted, and not useful again."""
         self._hung = False
-        self._fruitless = 0
         self._restarted: Event | None = None
         self._told: Told | None = None
         self._detected_s: float | None = None
         self._detection: Event | None = None
         """Not written yet: the end of a life that nothing interrupted is none."""
-        self._reached = False
         self._cut = ""
         """Why the run is broken off or ended early; empty: it is not."""
 
@@ -131,8 +102,8 @@ class Conduct:
     def _live(self) -> restarter.Next:
         """Start a life and stay with it until nothing of it is left."""
         self._number += 1
-        self._told, self._detected_s, self._last_signal_s = None, None, None
-        self._hung, self._up_s, self._detection = False, None, None
+        self._told, self._detected_s = None, None
+        self._hung, self._detection = False, None
         self._striking.begin(self._number)
         command = arms.command(self._plan, self._given.arm, self._given.places)
         is_node = FaultKind.NODE_LOST in self._plan.faults.kinds
@@ -141,8 +112,8 @@ class Conduct:
         self._began_s = self._given.clock()
         life = Life(command, working_directory=where, environment=self._environment(), is_node=is_node)
         self._life = life
-        if self._given.arm is Arm.UNMANAGED:
-            self._up_s = self._began_s
+        # The workload itself runs at once, or when Perdure says so.
+        self._signs.begin(self._began_s, is_up=self._given.arm is Arm.UNMANAGED)
         self._commanded(life)
         try:
             self._stay(life)
@@ -207,7 +178,7 @@ class Conduct:
         for said in self._listener.poll():
             at_s = min(said.at_ns / 1e9 - offset_s, self._given.clock())
             if said.phase == "running":
-                self._up_s = at_s
+                self._signs.up(at_s)
                 self._tell_restarted("restore" if said.text else "start")
                 if said.text:
                     self._watch.restored()
@@ -235,44 +206,20 @@ class Conduct:
         if asked is not None:
             self._striking.by_hand(asked, life)
         self._striking.pass_time(self._began_s, life)
-        if now_s - max(self._began_s, self._up_s or 0.0, self._last_signal_s or 0.0) >= self._silence_limit_s():
+        if self._signs.is_silent(now_s):
             self._hung = True
             self._detected("missing heartbeat")
             life.end()
 
-    def _heartbeat_s(self) -> float:
-        return self._plan.workload.progress.heartbeat_s if self._plan.workload.progress else _READY_S
-
-    def _silence_limit_s(self) -> float:
-        ready = self._plan.workload.ready
-        return restarter.silence_limit_s(
-            heartbeat_s=self._heartbeat_s(),
-            has_signalled=self._last_signal_s is not None,
-            is_up=self._up_s is not None,
-            first_ready_s=self._first_ready_s,
-            ready_limit_s=_READY_S if ready is None else ready.timeout_s,
-        )
-
     def _signalled(self, at_s: float, counter: float) -> None:
         """The workload's counter was seen."""
         if self._striking.struck in faults.AT_ONCE:
-            # It was said before the fault, and read after it.
-            self._recorder.signal(min(at_s, self._striking.at_s - _JUST_BEFORE_S), counter)
+            self._signs.hear_late(at_s, counter, fault_s=self._striking.at_s)
             return
-        if self._last_signal_s is None:
-            self._recorder.event(Event(at_s, EventKind.READY, counter))
-            if self._first_ready_s is None:
-                self._first_ready_s = at_s - self._began_s
-            if self._is_down:
-                self._recorder.event(Event(at_s, EventKind.USEFUL, counter))
-            self._is_down, self._fruitless = False, 0
-        self._last_signal_s = at_s
-        self._recorder.signal(at_s, counter)
+        self._signs.hear(at_s, counter)
         if self._life is None:
             return
-        target = self._plan.workload.progress.target if self._plan.workload.progress else None
-        if target is not None and counter >= target:
-            self._reached = True
+        if self._signs.has_reached:
             self._life.end()
         else:
             self._striking.reached(counter, self._life)
@@ -282,14 +229,14 @@ class Conduct:
 
     def _after(self) -> restarter.Next:
         """Nothing of the life is left: say what follows."""
-        self._fruitless = self._fruitless + 1 if self._last_signal_s is None else 0
+        self._signs.end()
         following = restarter.after(
             End(
                 status=None if self._told is None else self._told.ended,
                 struck=self._striking.struck,
                 hung=self._hung,
-                is_target_reached=self._reached,
-                fruitless=self._fruitless,
+                is_target_reached=self._signs.has_reached,
+                fruitless=self._signs.fruitless,
                 has_recovered=self._striking.met > 0,
             )
         )
@@ -297,7 +244,7 @@ class Conduct:
             return "failed"
         if following == "restart":
             self._tell_detected()
-            self._is_down = True
+            self._signs.await_useful()
             self._striking.get_over()
         return following
 
@@ -318,9 +265,9 @@ class Conduct:
         }
         if self._cut:
             data["reason"] = self._cut
-        elif self._fruitless >= restarter.MOST_FRUITLESS:
-            data["reason"] = f"{self._fruitless} lives in a row made no progress"
-        if self._reached:
+        elif self._signs.is_given_up:
+            data["reason"] = f"{self._signs.fruitless} lives in a row made no progress"
+        if self._signs.has_reached:
             data["reason"] = "the target was reached"
         data |= self._device.close()
         # What was printed last may have been read after the end was told.

@@ -33,8 +33,9 @@ from perdure.evaluation import (
     this_machine,
 )
 from perdure.evaluation import folder as folders
-from perdure.evaluation.conduct import Conduct, Given
+from perdure.evaluation.conduct import Conduct
 from perdure.evaluation.folder import Folder, RunLog
+from perdure.evaluation.given import Given
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.runs import Glimpse
 from perdure.evaluation.schedule import Planned

@@ -17,9 +17,7 @@ INCLUDES = (
 )
 COST_UNIT = "s"
 COST_INCLUDES = "the time for which the workload stood still for one checkpoint, as the engine measured it; not part of the overhead"
-
-
-_NOT_TOLD = "nobody tells the harness when checkpoints of this job were in progress; what they cost in all is in the utilisation"
+_NOT_TOLD = "Perdure on that node did not tell when checkpoints were in progress: it is older than the harness; see the utilisation"
 
 
 class Steady(msgspec.Struct, frozen=True):
@@ -83,7 +81,7 @@ def costs(course: Course) -> Iterator[Point | Unmeasured]:
 
 
 def are_checkpoints_told(course: Course) -> bool:
-    """Tell whether a run's events hold its checkpoints; those of a job on Slurm do not."""
+    """Tell whether a run's events hold its checkpoints; those of a job whose node has an older Perdure do not."""
     return course.ended is None or course.ended.data.get("checkpoints_told") is not False
 
 

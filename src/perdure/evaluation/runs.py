@@ -4,8 +4,8 @@ Called by `conduct`, `recover` and `harness`. The journal lies in the run's own 
 then an event a line. It is written before anything is started, and each event when it happens, so that whoever finds a journal without a
 line in `runs.jsonl` knows all that the broken run went through.
 
-A counter may signal thousands of times a second. All signals decide, but between two other events no more than ten a second are written,
-and always the first and the last.
+A counter may signal thousands of times a second. All signals decide, but between two other events they are written at no more than ten
+instants a second, the first and the last of each, and always the first and the last of all.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class Recorder:
         with self._guard:
             self._signals.append((at_s, counter))
             event = Event(at_s, EventKind.PROGRESS, counter)
+            if self._pending is not None and self._pending.at_s == self._written_s < at_s:
+                self._flush()  # of what was read at once, the last says how far the work was
             if at_s - self._written_s < _APART_S:
                 self._pending = event
             else:

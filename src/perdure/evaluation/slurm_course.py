@@ -19,6 +19,9 @@ from perdure.model.evaluation import Event, EventKind, Run
 
 _APART_S = 1e-6
 """Events of one instant are kept in their order by this."""
+_PROVED = {"told": "by the restore"}
+_OF_A_LIFE = SIGNALS | NEW_LIFE | {EventKind.CHECKPOINT_BEGUN, EventKind.CHECKPOINT_DONE}
+"""No life ends before them."""
 
 
 def settle(run: Run, found: Sequence[Attempt], *, origin_unix_s: float) -> Run:
@@ -27,33 +30,62 @@ def settle(run: Run, found: Sequence[Attempt], *, origin_unix_s: float) -> Run:
     `origin_unix_s` is when the evaluation's clock stood at 0, by the controller's clock. Without an attempt for each life of the run, the
     times stay as they were seen, and the run's end says so (``accounting`` is missing there).
     """
-    ran = accounting.ran(tuple(found))
+    every = accounting.ran(tuple(found))
     lives = sum(event.kind in (EventKind.LAUNCHED, EventKind.RESTARTED) for event in run.events)
     told = tell_of_restores(_how(run.events))
+    ran = _until_completed(every, lives)
     if not ran or len(ran) != lives:
         return msgspec.structs.replace(run, events=told)
     moved = _moved(told, ran, origin_unix_s)
+    if len(every) > lives:
+        moved[-1] = msgspec.structs.replace(moved[-1], data=moved[-1].data | {"attempts_after_completion": len(every) - lives})
     return msgspec.structs.replace(run, events=tuple(sorted(moved, key=lambda event: event.at_s)))
+
+
+def _until_completed(every: Sequence[Attempt], lives: int) -> Sequence[Attempt]:
+    """Leave out attempts after the one that completed the work.
+
+    A job whose grace ran out, as when it could not be saved in time on a busy machine, stays marked as one to be queued again: Slurm 24.11
+    runs it once more when it is done. The harness ends it then; neither arm's work is in that attempt.
+    """
+    return every[:lives] if 0 < lives < len(every) and every[lives - 1].state == "COMPLETED" else every
 
 
 def tell_of_restores(events: Sequence[Event]) -> tuple[Event, ...]:
     """Return `events`, with a recoverable point for each restore: the counter from which the restored life went on proves it.
 
-    Nobody else tells the harness of a checkpoint that Perdure made on a node. It counts from when that counter was first seen.
+    Where Perdure told of that checkpoint, it counts from then, with the counter that is proved. Else it counts from when that counter was
+    first seen.
     """
+    kept = list(events)
     proved: list[Event] = []
     for place, event in enumerate(events):
         if event.kind is not EventKind.RESTORED:
             continue
-        first = next((later for later in events[place + 1 :] if later.kind in SIGNALS and later.value is not None), None)
-        if first is None or first.value is None:
+        held = _proved(events, place)
+        if held is None:
             continue
-        before = [one for one in events[:place] if one.kind in SIGNALS and one.value is not None and one.value < first.value]
-        if before:
-            held = max(before, key=lambda one: (one.value or 0.0, -one.at_s))
-            data = {"source": "perdure", "told": "by the restore"}
+        checkpoint = str(event.data.get("from", "")).rpartition("@")[2]
+        told = [at for at, one in enumerate(kept[:place]) if _is_of(one, checkpoint)]
+        for at in told:
+            kept[at] = msgspec.structs.replace(kept[at], value=held.value, data=kept[at].data | _PROVED)
+        if not told:
+            data = {"source": "perdure", "id": checkpoint} | _PROVED
             proved.append(Event(held.at_s, EventKind.RECOVERABLE, held.value, data))
-    return tuple(sorted((*events, *proved), key=lambda event: event.at_s))
+    return tuple(sorted((*kept, *proved), key=lambda event: event.at_s))
+
+
+def _proved(events: Sequence[Event], place: int) -> Event | None:
+    """Return the signal of the counter that the restore at `place` went on from, None where the counters do not tell."""
+    first = next((later for later in events[place + 1 :] if later.kind in SIGNALS and later.value is not None), None)
+    if first is None or first.value is None:
+        return None
+    before = [one for one in events[:place] if one.kind in SIGNALS and one.value is not None and one.value < first.value]
+    return max(before, key=lambda one: (one.value or 0.0, -one.at_s), default=None)
+
+
+def _is_of(event: Event, checkpoint: str) -> bool:
+    return event.kind is EventKind.RECOVERABLE and event.data.get("source") == "perdure" and event.data.get("id") == checkpoint
 
 
 def _how(events: Sequence[Event]) -> list[Event]:
@@ -92,7 +124,7 @@ def _moved(events: Sequence[Event], ran: Sequence[Attempt], origin_unix_s: float
             data = data | _accounts(ran)
         elif event.kind is EventKind.FAULT_INJECTED:
             fault_s = at_s
-        if event.kind in SIGNALS or event.kind in NEW_LIFE:
+        if event.kind in _OF_A_LIFE:
             newest_s = max(newest_s, at_s)
         found.append(msgspec.structs.replace(event, at_s=at_s, data=data))
     return found

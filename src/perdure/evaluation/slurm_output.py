@@ -45,7 +45,8 @@ class Keeping:
 
     def __init__(self, *, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
-        self._is_kept = False
+        self.lives = 0
+        """How many lives it keeps."""
         self._trouble = ""
         self._lines = Lines()
 
@@ -60,13 +61,13 @@ class Keeping:
             elif not self._is_wanted:
                 self._trouble = "Perdure kept the unmanaged job: the site's policy opts it in"
             else:
-                self._is_kept = True
+                self.lives += 1
                 if told.origin:
                     yield told.origin
 
     def trouble(self) -> str:
         """Say why the run is none of its arm: it was kept where it should not be, or not where it should; '' when it is one."""
-        return self._trouble or ("Perdure did not say that it kept the job" if self._is_wanted and not self._is_kept else "")
+        return self._trouble or ("Perdure did not say that it kept the job" if self._is_wanted and not self.lives else "")
 
 
 class Tail:

@@ -1,6 +1,7 @@
 """The batch script of a run on Slurm, and what is given to sbatch: the same for both arms but for one word. Called by `slurm_run`. Pure.
 
-The managed arm's job carries ``--comment=perdure``, with Perdure's options behind it; that is all that differs.
+The managed arm's job carries ``--comment=perdure``, with Perdure's options behind it and the wish to be told of checkpoints; that is all
+that differs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
+from perdure.evaluation import slurm_events
 from perdure.evaluation.local import MARK
 from perdure.evaluation.plan import Plan
 from perdure.model.evaluation import Arm, Environment
@@ -66,7 +68,7 @@ def options(plan: Plan, arm: Arm, run_id: str, raw: Path, limit_s: float | None)
     if limit_s is not None:
         found.append(f"--time={max(1, round(limit_s / 60))}")
     if arm is Arm.MANAGED:
-        found.append(f"--comment={comment(plan.arms.managed_options)}")
+        found.append(f"--comment={comment((*plan.arms.managed_options, '='.join(slurm_events.ASKED)))}")
     return tuple(found)
 
 

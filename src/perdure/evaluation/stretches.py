@@ -78,18 +78,33 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def find(events: tuple[Event, ...], checkpoints: tuple[Checkpoint, ...]) -> Iterator[Stretch]:
-    """Yield the stretches of useful work; `events` and `checkpoints` are by time."""
-    life, last, past = 0, None, 0
+    """Yield the stretches of useful work; `events` and `checkpoints` are by time.
+
+    Signals that were read at once were said before: the last of them tells how far the work was when they were read.
+    """
+    past = 0
+    for life, signals in enumerate(_lives(events)):
+        for first, second in itertools.pairwise(signals):
+            if second.value is None or first.value is None or second.value <= first.value:
+                continue
+            while past < len(checkpoints) and checkpoints[past].end_s < first.at_s:
+                past += 1
+            near = itertools.takewhile(functools.partial(_has_begun, second.at_s), itertools.islice(checkpoints, past, None))
+            yield _stretch(life, first, second, near)
+
+
+def _lives(events: tuple[Event, ...]) -> Iterator[list[Event]]:
+    """Yield the signals of each life, and of what is left of it after a fault: of each instant the last."""
+    signals: list[Event] = []
     for event in events:
         if event.kind in NEW_LIFE or event.kind is EventKind.FAULT_INJECTED:
-            life, last = life + 1, None
+            yield signals
+            signals = []
         elif event.kind in SIGNALS and event.value is not None:
-            if last is not None and last.value is not None and event.value > last.value and event.at_s > last.at_s:
-                while past < len(checkpoints) and checkpoints[past].end_s < last.at_s:
-                    past += 1
-                near = itertools.takewhile(functools.partial(_has_begun, event.at_s), itertools.islice(checkpoints, past, None))
-                yield _stretch(life, last, event, near)
-            last = event
+            if signals and signals[-1].at_s == event.at_s:
+                signals.pop()
+            signals.append(event)
+    yield signals
 
 
 def _has_begun(at_s: float, checkpoint: Checkpoint) -> bool:

@@ -15,7 +15,7 @@ from perdure.agent import wishes
 
 _YES = frozenset({"", "1", "yes", "true", "on"})
 """Words that opt in and say no more."""
-_OF_JOBS = frozenset({"every", "mttf", "keep", "before-end", "grace", "tcp", "outputs", "probe"})
+_OF_JOBS = frozenset({"every", "mttf", "keep", "before-end", "grace", "tcp", "outputs", "probe", "events"})
 """What a job may decide. Its name, and where it goes on from, follow from the job itself."""
 _DEFAULTS = (("before-end", "auto"),)
 """A job that is opted in leaves before its time limit, to come back with a new one, unless somebody says otherwise."""
