@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import counting
 import pytest
+import tracing
 
 from perdure import errors
+from perdure.base.proc import process
 from perdure.evaluation import agenda, faults, harness, local
 from perdure.evaluation import folder as folders
 from perdure.evaluation import plan as plans
@@ -193,3 +197,19 @@ def test_memory_that_runs_out_without_a_memory_cgroup(program, status, words):
             victim.kill()
         assert words in way
         assert victim.wait() == status
+
+
+def test_a_workload_that_is_being_saved_hangs_all_the_same():
+    """Whoever saves it traces it: the first signal to stop is taken by the tracer."""
+    with subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE) as victim:
+        try:
+            victim.stdout.readline()
+            tracing.seize(victim.pid)
+            found = local.find(victim.pid, Arm.UNMANAGED)
+            with ThreadPoolExecutor(1) as pool:
+                striking = pool.submit(faults.inject, FaultKind.HANG, found, node=lambda: 0, disk=None)
+                tracing.let_go(victim.pid, without=signal.SIGSTOP)
+                assert striking.result(timeout=120)["way"] == "SIGSTOP to all 1 processes"
+            assert process.stat(victim.pid).state == "T"
+        finally:
+            victim.kill()

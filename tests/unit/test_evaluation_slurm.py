@@ -229,7 +229,7 @@ def seen(arm: Arm) -> Run:
 
 
 def settled(arm: Arm, text: str = SACCT) -> Run:
-    return slurm_course.settle(seen(arm), accounting.attempts(text), origin_unix_s=ORIGIN)
+    return slurm_course.settle(seen(arm), accounting.attempts(text), origin_unix_s=ORIGIN, is_each_heard=True)
 
 
 def test_recovery_is_split_by_the_times_of_the_accounting():
@@ -298,7 +298,7 @@ def test_times_never_go_back_behind_what_had_to_come_first():
         for one in accounting.attempts(SACCT)
         if one.start_s is not None and one.end_s is not None
     ]
-    run = slurm_course.settle(seen(Arm.MANAGED), early, origin_unix_s=ORIGIN)
+    run = slurm_course.settle(seen(Arm.MANAGED), early, origin_unix_s=ORIGIN, is_each_heard=True)
     aside = (EventKind.PROGRESS, EventKind.RECOVERABLE, EventKind.FAULT_PLANNED)
     assert [event.kind for event in run.events if event.kind not in aside] == [
         event.kind for event in seen(Arm.MANAGED).events if event.kind not in aside

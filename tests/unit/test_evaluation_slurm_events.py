@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.agent.told import Told
-from perdure.evaluation import course, loss, overhead, runs, signs, slurm_course, slurm_events
+from perdure.evaluation import course, loss, overhead, proof, runs, signs, slurm_course, slurm_events
 from perdure.evaluation.arms import Said
 from perdure.evaluation.checkpoints import Checkpoints
 from perdure.evaluation.slurm_events import Parting
@@ -174,12 +174,19 @@ def restored(counter: float, *, told: float | None) -> Run:
 @pytest.mark.parametrize("told", [4.0, 7.0, None], ids=["told-lower", "told-higher", "not-told"])
 def test_the_counter_that_a_restore_proves_counts_and_the_time_that_perdure_told(told):
     run = restored(6.0, told=told)
-    settled = msgspec.structs.replace(run, events=slurm_course.tell_of_restores(run.events))
+    settled = msgspec.structs.replace(run, events=proof.prove(run.events, is_each_heard=True))
     (saved,) = [event for event in settled.events if event.kind is EventKind.RECOVERABLE]
     assert (saved.value, saved.at_s) == (6.0, 6.0)
     (point,) = loss.points(course.read(settled))
     assert isinstance(point, Point)
     assert (point.parts["at_fault"], point.parts["recoverable"]) == (9.0, 6.0)
+
+
+def test_a_counter_that_is_looked_at_now_and_then_proves_no_more_than_was_thought():
+    for told, proved in ((4.0, 4.0), (7.0, 6.0)):
+        (saved,) = [one for one in proof.prove(restored(6.0, told=told).events, is_each_heard=False) if one.kind is EventKind.RECOVERABLE]
+        assert saved.value == proved
+        assert saved.data.get("thought") == (None if told == proved else told)
 
 
 def test_no_life_ends_before_its_last_checkpoint_did():
@@ -188,7 +195,7 @@ def test_no_life_ends_before_its_last_checkpoint_did():
     run = restored(6.0, told=None)
     late = [msgspec.structs.replace(event, at_s=11.0) if event.kind is EventKind.DETECTED else event for event in run.events]
     run = msgspec.structs.replace(run, events=tuple(sorted((*late, *grace), key=lambda event: event.at_s)))
-    found = slurm_course.settle(run, ATTEMPTS, origin_unix_s=1000.0)
+    found = slurm_course.settle(run, ATTEMPTS, origin_unix_s=1000.0, is_each_heard=True)
     assert next(event for event in found.events if event.kind is EventKind.DETECTED).at_s >= 10.7
 
 

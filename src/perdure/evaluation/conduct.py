@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from perdure import errors
-from perdure.evaluation import arms, faults, local, requests, restarter
+from perdure.evaluation import arms, faults, local, proof, requests, restarter
 from perdure.evaluation.checkpoints import Checkpoints
 from perdure.evaluation.device import Sampler
 from perdure.evaluation.given import Given
@@ -25,7 +25,7 @@ from perdure.evaluation.runs import Recorder
 from perdure.evaluation.signs import Signs
 from perdure.evaluation.striking import Striking
 from perdure.evaluation.watching import Watch
-from perdure.model.evaluation import Arm, Event, EventKind, FaultKind
+from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Run
 
 _TURN_S = 0.05
 """Whatever has to be looked at is looked at this often; what the command prints is read at once."""
@@ -81,6 +81,10 @@ class Conduct:
             return not self._given.stop.is_set()
         finally:
             self._clean()
+
+    def settled(self, run: Run) -> Run:
+        """Return the finished `run` with what its restores prove."""
+        return msgspec.structs.replace(run, events=proof.prove(run.events, is_each_heard=self._watch.is_each_heard))
 
     def _prepare(self) -> None:
         self._given.places.scratch.mkdir(0o700, exist_ok=True)

@@ -30,6 +30,9 @@ ASKED_FIRST = frozenset({FaultKind.PREEMPTION, FaultKind.TIME_LIMIT})
 """These ask with SIGTERM, and SIGKILL follows after the grace time."""
 
 _STOPPED_S = 5.0
+_STILL_S = 60.0
+"""A large workload stands still for long while it is being saved; only then can it be stopped."""
+_AGAIN_S = 0.01
 
 
 def lacks(kinds: Iterable[FaultKind]) -> Iterator[str]:
@@ -83,18 +86,31 @@ def _killed(pids: tuple[int, ...], way: str, number: signal.Signals = signal.SIG
 
 
 def _hang(found: Processes) -> str:
-    """Stop every process, those that are started meanwhile too; nobody is told."""
-    end_s = time.monotonic() + _STOPPED_S
-    stopped: set[int] = set()
-    tree = found.tree
-    while set(tree) - stopped and time.monotonic() < end_s:
-        local.kill(tuple(set(tree) - stopped), signal.SIGSTOP)
-        stopped |= set(tree)
-        with contextlib.suppress(errors.ProcessGone):
-            tree = (found.tree[0], *process.descendants(found.tree[0]))
-    if not stopped:
-        raise errors.ProcessGone("the workload ended before it could be stopped")
-    return f"SIGSTOP to all {len(stopped)} processes"
+    """Stop every process, those that are started meanwhile too; nobody is told.
+
+    A signal to stop is lost on a process that is being saved at that moment: whoever traces it takes the signal and lets it go on. So each
+    is told again until it is seen to stand still.
+    """
+    end_s = time.monotonic() + _STILL_S
+    while True:
+        tree = (found.tree[0], *process.descendants(found.tree[0]))
+        going = tuple(pid for pid in tree if not _stands_still(pid))
+        if not going:
+            return f"SIGSTOP to all {len(tree)} processes"
+        if time.monotonic() >= end_s:
+            local.kill(tree, signal.SIGCONT)
+            raise errors.Unsupported(f"process {going[0]} did not stop within {_STILL_S:g} s: something holds it")
+        local.kill(going, signal.SIGSTOP)
+        time.sleep(_AGAIN_S)
+
+
+def _stands_still(pid: int) -> bool:
+    """Tell whether a process is stopped, or gone. One that is traced stands still only for as long as its tracer wants."""
+    try:
+        stat = process.stat(pid)
+    except errors.ProcessGone:
+        return True
+    return stat.is_dead or stat.state == "T"
 
 
 def _exhaust_memory(found: Processes) -> str:

@@ -225,7 +225,7 @@ class _Work:
         finally:
             del self._recorders[run_id]
             run = _judged(recorder.close(finished=finished))
-            if isinstance(conduct, SlurmRun) and finished:
+            if conduct is not None and finished:
                 run = conduct.settled(run)
             with self._appending:
                 folders.append_run(self._folder, run)

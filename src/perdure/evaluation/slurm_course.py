@@ -12,27 +12,26 @@ from typing import Any
 
 import msgspec
 
-from perdure.evaluation import accounting
+from perdure.evaluation import accounting, proof
 from perdure.evaluation.accounting import Attempt
 from perdure.evaluation.stretches import NEW_LIFE, SIGNALS
 from perdure.model.evaluation import Event, EventKind, Run
 
 _APART_S = 1e-6
 """Events of one instant are kept in their order by this."""
-_PROVED = {"told": "by the restore"}
 _OF_A_LIFE = SIGNALS | NEW_LIFE | {EventKind.CHECKPOINT_BEGUN, EventKind.CHECKPOINT_DONE}
 """No life ends before them."""
 
 
-def settle(run: Run, found: Sequence[Attempt], *, origin_unix_s: float) -> Run:
-    """Return `run` with the times of its attempts.
+def settle(run: Run, found: Sequence[Attempt], *, origin_unix_s: float, is_each_heard: bool) -> Run:
+    """Return `run` with the times of its attempts, and with what its restores prove (`proof.prove`).
 
     `origin_unix_s` is when the evaluation's clock stood at 0, by the controller's clock. Without an attempt for each life of the run, the
     times stay as they were seen, and the run's end says so (``accounting`` is missing there).
     """
     every = accounting.ran(tuple(found))
     lives = sum(event.kind in (EventKind.LAUNCHED, EventKind.RESTARTED) for event in run.events)
-    told = tell_of_restores(_how(run.events))
+    told = proof.prove(_how(run.events), is_each_heard=is_each_heard)
     ran = _until_completed(every, lives)
     if not ran or len(ran) != lives:
         return msgspec.structs.replace(run, events=told)
@@ -49,43 +48,6 @@ def _until_completed(every: Sequence[Attempt], lives: int) -> Sequence[Attempt]:
     runs it once more when it is done. The harness ends it then; neither arm's work is in that attempt.
     """
     return every[:lives] if 0 < lives < len(every) and every[lives - 1].state == "COMPLETED" else every
-
-
-def tell_of_restores(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Return `events`, with a recoverable point for each restore: the counter from which the restored life went on proves it.
-
-    Where Perdure told of that checkpoint, it counts from then, with the counter that is proved. Else it counts from when that counter was
-    first seen.
-    """
-    kept = list(events)
-    proved: list[Event] = []
-    for place, event in enumerate(events):
-        if event.kind is not EventKind.RESTORED:
-            continue
-        held = _proved(events, place)
-        if held is None:
-            continue
-        checkpoint = str(event.data.get("from", "")).rpartition("@")[2]
-        told = [at for at, one in enumerate(kept[:place]) if _is_of(one, checkpoint)]
-        for at in told:
-            kept[at] = msgspec.structs.replace(kept[at], value=held.value, data=kept[at].data | _PROVED)
-        if not told:
-            data = {"source": "perdure", "id": checkpoint} | _PROVED
-            proved.append(Event(held.at_s, EventKind.RECOVERABLE, held.value, data))
-    return tuple(sorted((*kept, *proved), key=lambda event: event.at_s))
-
-
-def _proved(events: Sequence[Event], place: int) -> Event | None:
-    """Return the signal of the counter that the restore at `place` went on from, None where the counters do not tell."""
-    first = next((later for later in events[place + 1 :] if later.kind in SIGNALS and later.value is not None), None)
-    if first is None or first.value is None:
-        return None
-    before = [one for one in events[:place] if one.kind in SIGNALS and one.value is not None and one.value < first.value]
-    return max(before, key=lambda one: (one.value or 0.0, -one.at_s), default=None)
-
-
-def _is_of(event: Event, checkpoint: str) -> bool:
-    return event.kind is EventKind.RECOVERABLE and event.data.get("source") == "perdure" and event.data.get("id") == checkpoint
 
 
 def _how(events: Sequence[Event]) -> list[Event]:

@@ -92,7 +92,8 @@ class SlurmRun:
         given = self._given
         began_unix_s = time.time() - given.clock()
         found = self._job.attempts(len(self._nodes), began_unix_s, given.places.raw)
-        run = slurm_course.settle(run, found, origin_unix_s=began_unix_s + run.environment.clock_offset_s)
+        origin_unix_s = began_unix_s + run.environment.clock_offset_s
+        run = slurm_course.settle(run, found, origin_unix_s=origin_unix_s, is_each_heard=self._watch.is_each_heard)
         facts = given.places.raw / slurm_script.FACTS
         return msgspec.structs.replace(
             run,

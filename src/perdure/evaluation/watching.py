@@ -52,6 +52,11 @@ class Watch:
         self._log = -1
         self._looked_s = -float("inf")
 
+    @property
+    def is_each_heard(self) -> bool:
+        """Every signal of the workload is heard; else it is looked at now and then."""
+        return self._progress.kind == "log"
+
     def begin(self, number: int) -> None:
         """Life `number` is about to start; the bytes that it prints are kept in a file of their own."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
