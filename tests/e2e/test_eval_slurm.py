@@ -59,7 +59,8 @@ python = ["python3", "--version"]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with slurm.running(tmp_path_factory.mktemp("cluster")) as running:
+    # A job that outlives its grace is run once more by Slurm when it is done; on a busy machine, saving takes its time.
+    with slurm.running(tmp_path_factory.mktemp("cluster"), shape.Shape(grace_s=30)) as running:
         installed.install(running)
         (running.shared / "switch").mkdir()
         (running.shared / "switch").chmod(0o777)
@@ -202,7 +203,8 @@ def evaluate(cluster, there: folders.Folder) -> tuple[list[Run], report.Report]:
 
 
 def test_both_arms_and_a_harness_that_was_killed(cluster):
-    there = begin(cluster, '["kill", "preemption"]', "[15, 25]")
+    # Perdure looks every fifth of the grace: that long there has to be work left after the preemption.
+    there = begin(cluster, '["kill", "preemption"]', "[15, 25]", steps=80)
     with started(cluster, "eval", "baseline", "--no-faults") as harness:
         wait_until(lambda: jobs(cluster), "no job of the baseline", timeout_s=120)
         cluster.head("sh", "-c", "kill -9 $(cat /home/alice/pid)")

@@ -279,18 +279,6 @@ def test_without_accounts_the_run_stays_as_it_was_seen():
         assert "accounting" not in run.events[-1].data
 
 
-def test_an_attempt_after_the_work_was_done_is_told_of_and_counts_in_nothing():
-    """Slurm runs a job once more whose grace ran out, when it is done."""
-    once_more = "770009|CANCELLED by 1000|1796000120|1796000120|1796000125|1796000126|1|1|n3|cpu=1,node=1|0:15|\n"
-    without, run = settled(Arm.MANAGED), settled(Arm.MANAGED, SACCT + once_more)
-    assert [event.at_s for event in run.events] == [event.at_s for event in without.events]
-    assert run.events[-1].data["allocated_s"] == without.events[-1].data["allocated_s"] == 98
-    assert run.events[-1].data["attempts_after_completion"] == 1
-    # Nobody can tell which is whose where an attempt was not seen.
-    unseen = settled(Arm.MANAGED, SACCT.replace("|COMPLETED|", "|REQUEUED|") + once_more)
-    assert "accounting" not in unseen.events[-1].data
-
-
 def test_times_never_go_back_behind_what_had_to_come_first():
     # Whole seconds lie before what the harness saw within them, and a controller's clock may be wrong.
     early = [

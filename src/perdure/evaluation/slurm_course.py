@@ -29,25 +29,13 @@ def settle(run: Run, found: Sequence[Attempt], *, origin_unix_s: float, is_each_
     `origin_unix_s` is when the evaluation's clock stood at 0, by the controller's clock. Without an attempt for each life of the run, the
     times stay as they were seen, and the run's end says so (``accounting`` is missing there).
     """
-    every = accounting.ran(tuple(found))
+    ran = accounting.ran(tuple(found))
     lives = sum(event.kind in (EventKind.LAUNCHED, EventKind.RESTARTED) for event in run.events)
     told = proof.prove(_how(run.events), is_each_heard=is_each_heard)
-    ran = _until_completed(every, lives)
     if not ran or len(ran) != lives:
         return msgspec.structs.replace(run, events=told)
     moved = _moved(told, ran, origin_unix_s)
-    if len(every) > lives:
-        moved[-1] = msgspec.structs.replace(moved[-1], data=moved[-1].data | {"attempts_after_completion": len(every) - lives})
     return msgspec.structs.replace(run, events=tuple(sorted(moved, key=lambda event: event.at_s)))
-
-
-def _until_completed(every: Sequence[Attempt], lives: int) -> Sequence[Attempt]:
-    """Leave out attempts after the one that completed the work.
-
-    A job whose grace ran out, as when it could not be saved in time on a busy machine, stays marked as one to be queued again: Slurm 24.11
-    runs it once more when it is done. The harness ends it then; neither arm's work is in that attempt.
-    """
-    return every[:lives] if 0 < lives < len(every) and every[lives - 1].state == "COMPLETED" else every
 
 
 def _how(events: Sequence[Event]) -> list[Event]:

@@ -175,7 +175,8 @@ class SlurmRun:
         self._watch.begin(self._life)
         self._nodes.append(seen.node)
         self._is_down, self._is_hung = False, False
-        self._signs.begin(self._given.clock(), is_up=True)
+        self._read_s = self._given.clock()
+        self._signs.begin(self._read_s, is_up=True)
         self._striking.begin(self._life, self._job.number, seen.node)
         data = {"life": self._life, "job": self._job.number, "node": seen.node}
         if len(self._nodes) == 1:
@@ -215,11 +216,11 @@ class SlurmRun:
         if not self._life:
             return
         content = self._tail.read()
-        now_s = self._given.clock()
+        now_s = self._given.clock()  # of all that was read at once: it stays in the order in which it is written down
         if content:
             parted = self._parting.feed(content)
             for origin in self._keeping.feed(parted.own):
-                self._event(EventKind.RESTORED, None, {"from": origin})
+                self._event(EventKind.RESTORED, None, {"from": origin}, now_s)
             self._hear(parted.said, now_s)
             self._watch.printed(parted.own, now_s)
         self._read_s = now_s
