@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import select
 import signal
@@ -17,7 +19,7 @@ import pytest
 import reported
 
 from perdure.base.proc import process
-from perdure.evaluation import folder, local, lock, places, standing
+from perdure.evaluation import folder, local, lock, page_cache, places, standing
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.criu
@@ -153,3 +155,43 @@ def test_a_harness_that_is_killed_loses_no_start(perdure, there, tmp_path):
     assert not [
         place for run_id in runs for place in (there.raw / run_id / "state", places.of(there.raw, run_id).run_dir) if place.exists()
     ]
+
+
+def resident(path) -> int:
+    """Return how many pages of a file are in the page cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    size_bytes = path.stat().st_size
+    pages = ctypes.create_string_buffer(-(-size_bytes // mmap.PAGESIZE))
+    with open(path, "rb") as handle:
+        there = libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, handle.fileno(), 0)
+        assert libc.mincore(there, size_bytes, pages) == 0
+        libc.munmap(there, size_bytes)
+    return sum(page[0] & 1 for page in (pages[at : at + 1] for at in range(len(pages))))
+
+
+@pytest.mark.slow  # it empties the page cache of the whole machine
+def test_cold_and_warm_starts_and_a_page_cache_that_is_really_empty(perdure, there, tmp_path):
+    content = tmp_path / "content"
+    content.write_bytes(os.urandom(8 << 20))
+    content.read_bytes()
+    assert resident(content) == (8 << 20) // mmap.PAGESIZE
+    if not page_cache.drop():
+        pytest.skip("the page cache cannot be emptied here")
+    assert resident(content) == 0
+    done = perdure("eval", "coldstart", "--repetitions", "2", "--cache", "both", "--dir", there.path, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    found = {(one["side"], one["cache"]): one for one in document["groups"]}
+    assert {key: one["runs"] for key, one in found.items() if key[0] != "first life"} == {
+        (side, cache): 2 for side in ("native", "restore") for cache in ("cold", "warm")
+    }
+    assert (document["asked"], document["same"]) == (4, 4)
+    assert (
+        sorted((one["cache"], one["logical_bytes"] > 1_000_000) for one in document["restores"])
+        == [("cold", True)] * 2 + [("warm", True)] * 2
+    )
+    assert {fit["cache"] for fit in document["fits"]} == {"cold", "warm"}

@@ -111,21 +111,21 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_counter, "start"
 
     def _proven_by_restore(self, at_s: float) -> float | None:
-        """Return what the first restore after `at_s` went on from, where that was taken before `at_s` and told of after it.
+        """Return what the next life after `at_s` went on from, where that was told of after `at_s`; None where it started anew.
 
-        A workload that hangs may have been saved just before, and be durable only after.
+        A checkpoint may have been taken just before a fault and be durable, or told of, only after it. One of a workload that stands still
+        comes back standing still: what a life went on from was taken before.
         """
         told: dict[object, float] = {}
-        is_later = False
         for event in self.events:
             if event.at_s <= at_s:
                 continue
-            if event.kind is EventKind.RECOVERABLE and event.data.get("source") == "perdure" and event.value is not None and not is_later:
+            if event.kind is EventKind.RECOVERABLE and event.data.get("source") == "perdure" and event.value is not None:
                 told[event.data.get("id")] = event.value
-            elif event.kind is EventKind.CHECKPOINT_BEGUN:
-                is_later = True  # what comes to be from here on was not there yet
             elif event.kind is EventKind.RESTORED:
                 return told.get(str(event.data.get("from", "")).rpartition("@")[2])
+            elif event.kind is EventKind.RESTARTED and event.data.get("how") == "start":
+                return None
         return None
 
     def _last_recoverable(self, source: str, at_s: float) -> float | None:
