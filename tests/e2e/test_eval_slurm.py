@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 from cluster import installed, shape, slurm
 from cluster.machine import wait_until
 
-from perdure.evaluation import course, report, utilisation
+from perdure.base.proc import process
+from perdure.evaluation import course, local, memory_group, report, utilisation
 from perdure.evaluation import folder as folders
 from perdure.model.evaluation import Arm, EventKind, MeasureKind, Run
 
@@ -34,8 +37,8 @@ ASK = """\
 #!/bin/sh
 # What stands in for a site's power switch: the test outside of the cluster does it, and says so.
 set -eu
->"/shared/switch/$1-$2"
-while [ -e "/shared/switch/$1-$2" ]; do sleep 0.1; done
+>"/shared/switch/$1,$2,$3"
+while [ -e "/shared/switch/$1,$2,$3" ]; do sleep 0.1; done
 """
 SITE = """\
 where = "slurm"
@@ -45,8 +48,10 @@ queue = "main"
 SLURM = """
 [site.slurm]
 options = ["--time=30", "--exclusive"]
-lose_node = ["/shared/ask.sh", "kill", "{node}"]
-return_node = ["/shared/ask.sh", "boot", "{node}"]
+lose_node = ["/shared/ask.sh", "kill", "{node}", "{job}"]
+return_node = ["/shared/ask.sh", "boot", "{node}", "{job}"]
+exhaust_memory = ["/shared/ask.sh", "memory", "{node}", "{job}"]
+kill_agent = ["/shared/ask.sh", "agent", "{node}", "{job}"]
 preemptor = ["--partition=high", "--exclusive", "--time=5"]
 """
 MANAGED = """
@@ -99,17 +104,30 @@ def started(cluster, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def strike(cluster, deed: str, job: str) -> None:
+    """Do to a job what a site's own command does: its processes are those that carry the run's mark, which is the job's name."""
+    run_id = cluster.head("squeue", "--noheader", f"--jobs={job}", "-o", "%j").stdout.strip()
+    tree = local.leftovers(run_id)
+    if deed == "memory":
+        memory_group.exhaust(tree)
+        return
+    above = tree[0]
+    while b"seat" not in Path(f"/proc/{above}/cmdline").read_bytes().split(b"\0"):
+        above = process.stat(above).parent
+    os.kill(above, signal.SIGKILL)
+
+
 def perdure(cluster, *arguments: str) -> str:
     """Run our command to its end, and be the power switch meanwhile; returns what it printed."""
     switch = cluster.shared / "switch"
     with started(cluster, *arguments) as running:
         while running.poll() is None:
             for asked in switch.iterdir():
-                deed, _, node = asked.name.partition("-")
-                if deed == "kill":
-                    cluster.kill(node)
+                deed, node, job = asked.name.split(",")
+                if deed in ("kill", "boot"):
+                    (cluster.kill if deed == "kill" else cluster.boot)(node)
                 else:
-                    cluster.boot(node)
+                    strike(cluster, deed, job)
                 asked.unlink()
             time.sleep(0.1)
         out = running.stdout.read()
@@ -226,8 +244,12 @@ def test_both_arms_and_a_harness_that_was_killed(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "at", "states"),
-    [('["node-lost"]', "[20]", ["NODE_FAIL", "COMPLETED"]), ('["hang", "kill-tree"]', "[15, 25]", None)],
-    ids=["node-lost", "hang"],
+    [
+        ('["node-lost"]', "[20]", ["NODE_FAIL", "COMPLETED"]),
+        ('["hang", "kill-tree"]', "[15, 25]", None),
+        ('["agent-killed", "out-of-memory"]', "[15, 25]", None),
+    ],
+    ids=["node-lost", "hang", "agent-killed"],
 )
 def test_other_faults(cluster, kinds, at, states):
     there = begin(cluster, kinds, at, heartbeat_s=30 if "hang" in kinds else 300)

@@ -24,11 +24,13 @@ from perdure.evaluation import (
     slurm_programs,
     slurm_script,
     slurm_strike,
+    slurm_striking,
     utilisation,
 )
 from perdure.evaluation import plan as plans
 from perdure.evaluation.accounting import Attempt, Look
 from perdure.evaluation.plan import Plan
+from perdure.evaluation.schedule import Planned
 from perdure.evaluation.slurm_job import Job
 from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Point, Run, Unmeasured
 
@@ -175,16 +177,13 @@ esac
     assert (found.driver_version, found.cuda_version) == ("570.86", "12.8")
 
 
-def test_faults_that_slurm_cannot_do_or_that_the_site_must_say_how(tmp_path):
+def test_faults_of_which_the_site_must_say_how(tmp_path):
     plan = the_plan(tmp_path)
-    kinds = (FaultKind.NODE_LOST, FaultKind.PREEMPTION, FaultKind.DISK_FULL, FaultKind.KILL)
-    plan = msgspec.structs.replace(plan, faults=msgspec.structs.replace(plan.faults, kinds=kinds))
-    assert [key for key, _, _ in slurm_strike.lacks(plan)] == ["faults.kinds", "site.slurm.lose_node", "site.slurm.preemptor"]
-    told = plans.Slurm(lose_node=("lose", "{node}"), preemptor=("--partition=high",))
-    kinds = (FaultKind.NODE_LOST, FaultKind.PREEMPTION)
-    plan = msgspec.structs.replace(
-        plan, site=msgspec.structs.replace(plan.site, slurm=told), faults=msgspec.structs.replace(plan.faults, kinds=kinds)
-    )
+    plan = msgspec.structs.replace(plan, faults=msgspec.structs.replace(plan.faults, kinds=tuple(FaultKind), time_limit_s=60.0))
+    keys = ("lose_node", "exhaust_memory", "fill_disk", "kill_agent", "free_disk")
+    assert [key for key, _, _ in slurm_strike.lacks(plan)] == [f"site.slurm.{key}" for key in (*keys, "preemptor")]
+    told = plans.Slurm(**dict.fromkeys(keys, ("do", "{node}")), preemptor=("--partition=high",))
+    plan = msgspec.structs.replace(plan, site=msgspec.structs.replace(plan.site, slurm=told))
     assert list(slurm_strike.lacks(plan)) == []
 
 
@@ -424,6 +423,51 @@ def test_the_controllers_clock(slurm):
     assert slurm_programs.clock_offset_s() == pytest.approx(100, abs=5)
     slurm.says("scontrol", "ClusterName = lab\n")
     assert slurm_programs.clock_offset_s() == 0.0
+
+
+def struck(slurm, arm: Arm, kind: FaultKind) -> tuple[slurm_striking.Striking, list[Event], list[str]]:
+    """Strike a job 7 on n2 with the site's commands; what they were told stands in a file."""
+    script = slurm.place / "site-fault"
+    script.write_text(f'#!/bin/sh\necho "$*" >>{slurm.place}/site\n')
+    script.chmod(0o755)
+    told = {key: ("site-fault", key, "{node}", "{job}") for key in ("exhaust_memory", "fill_disk", "free_disk", "kill_agent")}
+    plan = the_plan(slurm.place)
+    plan = msgspec.structs.replace(plan, site=msgspec.structs.replace(plan.site, slurm=plans.Slurm(**told)))
+    events: list[Event] = []
+    now_s = [100.0]
+    striking = slurm_striking.Striking(
+        plan, arm, "run-1", (Planned(kind, 5.0),), heartbeat_s=0.0, record=events.append, clock=lambda: now_s[0]
+    )
+    striking.begin(1, 7, "n2")
+    striking.reached(5.0)
+    return striking, events, (slurm.place / "site").read_text().splitlines() if (slurm.place / "site").exists() else []
+
+
+def test_the_sites_own_faults_are_done_by_its_commands(slurm):
+    striking, events, told = struck(slurm, Arm.UNMANAGED, FaultKind.OUT_OF_MEMORY)
+    assert told == ["exhaust_memory n2 7"]
+    assert events[-1].data["way"] == "the site's command that lets a job's memory run out: job 7 on n2"
+    assert striking.struck is FaultKind.OUT_OF_MEMORY
+    striking.pass_time()
+    assert striking.struck is None, "it still counts: it has survived"
+
+
+def test_a_disk_that_was_filled_is_emptied_before_the_job_runs_again(slurm):
+    striking, _, told = struck(slurm, Arm.MANAGED, FaultKind.DISK_FULL)
+    assert told == ["fill_disk n2 7"]
+    striking.is_down()
+    striking.close()
+    assert (slurm.place / "site").read_text().splitlines() == ["fill_disk n2 7", "free_disk n2 7"]
+
+
+def test_an_agent_is_killed_where_there_is_one_and_the_sides_do_not_compare(slurm):
+    _, events, told = struck(slurm, Arm.MANAGED, FaultKind.AGENT_KILLED)
+    assert told == ["kill_agent n2 7"]
+    assert events[-1].data["comparable"] is False
+    _, events, told = struck(slurm, Arm.UNMANAGED, FaultKind.AGENT_KILLED)
+    assert told == ["kill_agent n2 7"], "no more than before"
+    assert slurm.asked("scancel") == ["scancel --signal=KILL --batch 7"]
+    assert events[-1].data["comparable"] is False
 
 
 def test_all_jobs_of_a_run_are_ended_by_its_name(slurm):

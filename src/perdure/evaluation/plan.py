@@ -94,6 +94,12 @@ class Slurm(Part, frozen=True, kw_only=True):
     options: Annotated[Argv, Meta(description='options of sbatch in both arms, such as ["--time=60", "--gpus=1"]')] = ()
     lose_node: Annotated[Argv, Meta(description="for node-lost: command that ends {node} at once, as a power cut does")] = ()
     return_node: Annotated[Argv, Meta(description="for node-lost: command that brings {node} back; run when the run needs it no more")] = ()
+    exhaust_memory: Annotated[Argv, Meta(description="for out-of-memory: command that lets memory run out for job {job} on {node}")] = ()
+    fill_disk: Annotated[Argv, Meta(description="for disk-full: command that fills the disk that job {job} on {node} writes to")] = ()
+    free_disk: Annotated[Argv, Meta(description="for disk-full: command that empties it again, before the job runs again")] = ()
+    kill_agent: Annotated[
+        Argv, Meta(description="for agent-killed: command that ends Perdure's process of job {job} on {node} by SIGKILL")
+    ] = ()
     preemptor: Annotated[
         Argv, Meta(description='for preemption: options of sbatch for the job that preempts, such as ["--partition=urgent", "--exclusive"]')
     ] = ()

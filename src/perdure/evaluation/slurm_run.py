@@ -60,7 +60,15 @@ class SlurmRun:
         self._keeping = slurm_output.Keeping(is_wanted=given.arm is Arm.MANAGED)
         self._parting = slurm_events.Parting()
         self._checkpoints = Checkpoints(recorder.signals)
-        self._striking = Striking(given.plan, recorder.run_id, given.planned, record=recorder.event, clock=given.clock)
+        self._striking = Striking(
+            given.plan,
+            given.arm,
+            recorder.run_id,
+            given.planned,
+            heartbeat_s=self._signs.heartbeat_s,
+            record=recorder.event,
+            clock=given.clock,
+        )
         self._life = 0
         """Number of the life that was seen last, from 1; 0: none yet."""
         self._is_down = False
@@ -136,8 +144,10 @@ class SlurmRun:
         if self._cut or self._signs.has_reached:
             return "completed" if self._signs.has_reached else "failed"
         asked = requests.take(self._given.places.raw)
-        if asked is not None and self._life and not self._is_down:
-            self._striking.by_hand(asked)
+        if self._life and not self._is_down:
+            self._striking.pass_time()
+            if asked is not None:
+                self._striking.by_hand(asked)
         following = None
         pause_s = _LOOK_S if self._striking.struck is None else _LOOK_STRUCK_S
         if (self._is_down and self._tail.grown()) or now_s - self._looked_s >= pause_s:
@@ -257,6 +267,7 @@ class SlurmRun:
             self._cut = self._fruitless()
             return
         self._striking.hung()
+        self._striking.is_down()
         self._cut = self._job.requeue()
 
     def _fruitless(self) -> str:

@@ -10,7 +10,7 @@ from perdure.evaluation import faults
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.schedule import Planned
 from perdure.evaluation.slurm_strike import Strikes
-from perdure.model.evaluation import Event, EventKind, FaultKind
+from perdure.model.evaluation import Arm, Event, EventKind, FaultKind
 
 _LIMIT_SHARE = 0.5
 """A job that leaves in this last share of its time limit left because of it."""
@@ -19,14 +19,24 @@ _LIMIT_SHARE = 0.5
 class Striking:
     """Strikes a run with the faults that were `planned`, in order, and with those asked for by hand.
 
-    What happens goes to `record`; `clock` gives its time.
+    What happens goes to `record`; `clock` gives its time. `heartbeat_s` after a fault that can be survived, a job that still goes on has
+    survived it.
     """
 
     def __init__(
-        self, plan: Plan, run_id: str, planned: tuple[Planned, ...], *, record: Callable[[Event], None], clock: Callable[[], float]
+        self,
+        plan: Plan,
+        arm: Arm,
+        run_id: str,
+        planned: tuple[Planned, ...],
+        *,
+        heartbeat_s: float,
+        record: Callable[[Event], None],
+        clock: Callable[[], float],
     ) -> None:
         self._limit_s = plan.faults.time_limit_s
-        self._strikes = Strikes(plan, run_id)
+        self._strikes = Strikes(plan, arm, run_id)
+        self._heartbeat_s = heartbeat_s
         self._coming = list(planned)
         self._record = record
         self._clock = clock
@@ -70,6 +80,12 @@ class Striking:
     def by_hand(self, kind: FaultKind) -> None:
         """Somebody asks for a fault now."""
         self._strike(Planned(kind, None))
+
+    def pass_time(self) -> None:
+        """Time went on in a life that is up: a fault may be over."""
+        if self.struck in faults.SURVIVABLE and self._clock() - self.at_s >= self._heartbeat_s:
+            self.struck = None
+            self._strikes.free_disks()
 
     def hung(self) -> None:
         """The life hangs. If nobody broke it: what it may still write was worked out before it stood still."""
