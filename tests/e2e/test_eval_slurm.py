@@ -74,10 +74,11 @@ def cluster(tmp_path_factory):
         yield running
 
 
-def begin(cluster, kinds: str, at: str, *, steps: int = 40, more: str = "", heartbeat_s: int = 300) -> folders.Folder:
+def begin(cluster, kinds: str, at: str, *, steps: int = 100, more: str = "", heartbeat_s: int = 300) -> folders.Folder:
     """Lay a plan where all nodes see it, alice's.
 
     On a busy machine Slurm may take a minute to find a node lost: with a shorter heartbeat the harness would be the first to act.
+    Storing takes its time there, too: there is work enough for a checkpoint before each fault.
     """
     cluster.head("sh", "-c", f"rm -rf {PLACE}; mkdir -m 0700 {PLACE}", user="alice")
     there = folders.Folder(cluster.folder / PLACE.lstrip("/"))
@@ -222,7 +223,7 @@ def evaluate(cluster, there: folders.Folder) -> tuple[list[Run], report.Report]:
 
 def test_both_arms_and_a_harness_that_was_killed(cluster):
     # Perdure looks every fifth of the grace: that long there has to be work left after the preemption.
-    there = begin(cluster, '["kill", "preemption"]', "[15, 25]", steps=80)
+    there = begin(cluster, '["kill", "preemption"]', "[30, 50]")
     with started(cluster, "eval", "baseline", "--no-faults") as harness:
         wait_until(lambda: jobs(cluster), "no job of the baseline", timeout_s=120)
         cluster.head("sh", "-c", "kill -9 $(cat /home/alice/pid)")
@@ -236,7 +237,7 @@ def test_both_arms_and_a_harness_that_was_killed(cluster):
     for run in found:
         faults = [event for event in run.events if event.kind is EventKind.FAULT_INJECTED]
         assert sorted(event.data["kind"] for event in faults) == ["kill", "preemption"]
-        assert [event.value for event in faults] == [15, 25]
+        assert [event.value for event in faults] == [30, 50]
         states = [each["state"] for each in run.events[-1].data["accounting"]]
         assert states.count("PREEMPTED") == 1
 
@@ -245,9 +246,9 @@ def test_both_arms_and_a_harness_that_was_killed(cluster):
 @pytest.mark.parametrize(
     ("kinds", "at", "states"),
     [
-        ('["node-lost"]', "[20]", ["NODE_FAIL", "COMPLETED"]),
-        ('["hang", "kill-tree"]', "[15, 25]", None),
-        ('["agent-killed", "out-of-memory"]', "[15, 25]", None),
+        ('["node-lost"]', "[60]", ["NODE_FAIL", "COMPLETED"]),
+        ('["hang", "kill-tree"]', "[40, 70]", None),
+        ('["agent-killed", "out-of-memory"]', "[40, 70]", None),
     ],
     ids=["node-lost", "hang", "agent-killed"],
 )
