@@ -224,6 +224,20 @@ def test_a_checkpoint_that_only_its_restore_tells_of():
     ]
 
 
+def test_how_far_a_restore_is_says_nothing_of_a_checkpoint_that_its_life_did_not_live_to_see():
+    checkpoints = Checkpoints(lambda _begin, _end: ((0.9, 4.0), (1.05, 5.0)))
+    told = (
+        (1.0, Said("check", 0)),
+        (1.01, Said("freeze", 0)),
+        (2.0, Said("fetch", 0, done_bytes=0)),
+        (2.1, Said("restore", 0)),
+        (2.2, Said("gpu-restore", 0)),
+        (3.0, Said("running", 0, text="w@1.1")),
+    )
+    events = [event for at_s, said in told for event in checkpoints.hear(said, at_s)]
+    assert [event.kind for event in events] == [EventKind.CHECKPOINT_BEGUN, EventKind.RESTORED]
+
+
 def test_a_fault_by_hand_is_taken_once(tmp_path):
     taken = []
     done = threading.Event()

@@ -46,6 +46,9 @@ class Checkpoints:
                 self._frozen_s = None
             case "failed":
                 yield Event(at_s, EventKind.CHECKPOINT_DONE, data={"failed": said.text})
+            case "fetch" | "restore" | "verify":
+                if self._thawed_s is None:
+                    self._frozen_s = None  # what a life was being frozen for when it ended was never saved
             case "running" if said.text:
                 checkpoint = said.text.rpartition("@")[2]
                 if checkpoint not in self._known and self._thawed_s is not None:
