@@ -15,7 +15,7 @@ from rich.console import Console
 
 from perdure.evaluation import amend, drawing, headline, leaving, page, tables, wording
 from perdure.model.advice import Interval
-from perdure.model.evaluation import Arm, MeasureKind, MeasureResult, Mistake, Outcome, Point, Threshold
+from perdure.model.evaluation import Arm, MeasureKind, MeasureResult, Mistake, Outcome, Point, Threshold, Unmeasured
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,19 @@ def result(kind, outcome):
 
 def four(*outcomes):
     return [result(kind, outcome) for kind, outcome in zip(headline.FOUR, outcomes, strict=True)]
+
+
+def test_an_arm_without_any_value_says_why_and_not_that_the_other_has_one():
+    lack = Unmeasured("r", Arm.UNMANAGED, 0, "no-pace", "its pace cannot be told")
+    beside = Unmeasured("r", Arm.MANAGED, 0, "no-partner", "the other side of its pair has no value")
+    one = msgspec.structs.replace(result(MeasureKind.WORK_LOST, None), unmeasured=(lack, lack, beside))
+    assert wording.lacks(one) == ("unmanaged: 2 × its pace cannot be told",)
+    of_pairs = msgspec.structs.replace(one, kind=MeasureKind.OVERHEAD)
+    assert wording.lacks(of_pairs) == ()
+    assert wording.lacks(msgspec.structs.replace(one, points=())) == (
+        "2 × its pace cannot be told",
+        "1 × the other side of its pair has no value",
+    )
 
 
 @pytest.mark.parametrize(

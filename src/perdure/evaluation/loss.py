@@ -39,7 +39,7 @@ def _lack(each: Interruption, at_fault: float | None, pace_s: float | None) -> t
     if at_fault is None:
         return "no-progress", f"the fault at {each.fault.at_s:.1f} s met a workload that had signalled no progress since its start"
     if pace_s is None:
-        return "no-pace", "no life of this run signalled progress twice: its pace cannot be told"
+        return "no-pace", "no life of this run signalled progress twice but beside checkpoints never done: its pace cannot be told"
     return None
 
 

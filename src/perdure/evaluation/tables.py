@@ -173,8 +173,8 @@ def _measure_row(one: MeasureResult) -> list[str]:
 
 def _lacks(measures: Sequence[MeasureResult]) -> Iterator[str]:
     for one in measures:
-        if not one.points:
-            yield printable(f"{wording.name(one.kind)}: {'; '.join(wording.lacks(one))}")
+        if found := wording.lacks(one):
+            yield printable(f"{wording.name(one.kind)}: {'; '.join(found)}")
 
 
 def _print_window(hours: Sequence[ArmHours], console: Console) -> None:

@@ -26,6 +26,8 @@ OUTCOME_WORDS: dict[Outcome | None, str] = {
 }
 SHARES = ("share", "ratio")
 """Units whose values are shown as percentages."""
+_OF_ONE_ARM = frozenset({MeasureKind.OVERHEAD, MeasureKind.CHECKPOINT_COST})
+"""Measures of the managed arm alone, or of pairs."""
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -109,13 +111,16 @@ def runs_needed(result: MeasureResult) -> str:
 
 
 def lacks(result: MeasureResult) -> tuple[str, ...]:
-    """Say, of a measure that no run gave a value of, why: each reason once, with how many runs or interruptions it is of."""
-    if result.points:
+    """Say why no run, or no run of one arm, gave a value: each reason once, with how many runs or interruptions it is of."""
+    told = {one.arm for one in result.points}
+    if told and (result.kind in _OF_ONE_ARM or len(told) == len(Arm)):
         return ()
     codes: dict[str, list[str]] = {}
     for one in result.unmeasured:
-        codes.setdefault(one.code, []).append(one.reason)
-    return tuple(f"{len(reasons)} × {reasons[0]}" for reasons in codes.values()) or ("no run tells of it",)
+        if one.arm not in told:
+            codes.setdefault(one.code, []).append(one.reason)
+    which = "".join(f"{arm.value}: " for arm in Arm if told and arm not in told)
+    return tuple(f"{which}{len(reasons)} × {reasons[0]}" for reasons in codes.values()) or (f"{which}no run tells of it",)
 
 
 def basis(result: MeasureResult) -> str:
