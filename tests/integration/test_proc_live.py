@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import subprocess
@@ -82,16 +83,28 @@ def test_a_zombie_is_dead_and_still_answers(child):
     process.namespaces(child.pid)
 
 
-@pytest.mark.parametrize(
+every_look = pytest.mark.parametrize(
     "look",
     [process.stat, process.status, process.threads, process.children, process.namespaces, process.command_line, process.environment,
      process.executable, process.limits, process.cgroups, mappings.usage, mounts.of, network.unix, network.inet, descriptors.numbers,
      lambda pid: list(mappings.of(pid)), lambda pid: list(descriptors.of(pid))],
 )  # fmt: skip
+
+
+@every_look
 def test_a_process_that_is_gone_is_said_to_be_gone(look, child):
     child.stdin.close()
     child.wait()
     with pytest.raises(errors.ProcessGone):
+        look(child.pid)
+
+
+@every_look
+def test_a_process_that_has_ended_and_was_not_reaped_is_no_other_error(look, child):
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    # Each says what it can, or that it is gone: nobody who looks at a tree has to reckon with more.
+    with contextlib.suppress(errors.ProcessGone):
         look(child.pid)
 
 

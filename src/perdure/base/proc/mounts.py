@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import msgspec
 
+from perdure import errors
 from perdure.base.proc import reading
 
 
@@ -57,7 +59,13 @@ def parse(text: bytes) -> tuple[Mount, ...]:
 
 def of(pid: int) -> tuple[Mount, ...]:
     """Return the mounts that process `pid` sees, in the order they were mounted. Raises `errors.ProcessGone` and `errors.InputDenied`."""
-    return parse(reading.content(pid, "mountinfo"))
+    try:
+        return parse(reading.content(pid, "mountinfo"))
+    except OSError as error:
+        # One that has ended, and only waits to be reaped, sees no mounts any more; so the kernel words it.
+        if error.errno == errno.EINVAL:
+            raise errors.ProcessGone(f"process {pid} has ended") from error
+        raise
 
 
 def covering(path: str, mounts: tuple[Mount, ...]) -> Mount | None:
