@@ -265,9 +265,12 @@ def test_variables_from_a_file(site):
 
 
 def test_events_for_programs(site):
-    done = site.run("run", "--name", "a", "--every", "1s", "--json", "--events", "events", *count(50))
-    assert done.returncode == 0
-    phases = [json.loads(line)["phase"] for line in done.stderr.splitlines()]
+    process = site.start("run", "--name", "a", "--every", "1s", "--json", "--events", "events", *count(10_000))
+    wait_for(lambda: (site.work / "events").exists() and b'"committed"' in (site.work / "events").read_bytes())
+    assert site.run("stop", "a").returncode == 0
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75
+    phases = [json.loads(line)["phase"] for line in err.splitlines()]
     assert phases[0] == "running"
     assert phases[-1] == "ended"
     assert "committed" in phases
@@ -298,15 +301,19 @@ def test_events_of_a_restore_tell_how_far_it_is(site):
 
 def test_figures_for_prometheus(site):
     parser = pytest.importorskip("prometheus_client.parser")
-    done = site.run("run", "--name", "a", "--every", "1s", "--metrics", "a.prom", *count(50))
-    assert done.returncode == 0
-    found = {
-        sample.name: sample.value
-        for family in parser.text_string_to_metric_families((site.work / "a.prom").read_text())
-        for sample in family.samples
-        if sample.labels == {"workload": "a"}
-    }
-    assert found["perdure_workload_running"] == 0
-    assert found["perdure_checkpoints_total"] >= 1
-    assert found["perdure_last_checkpoint_logical_bytes"] > found["perdure_last_checkpoint_new_bytes"] > 0
+    figures = site.work / "a.prom"
+
+    def found() -> dict[str, float]:
+        families = parser.text_string_to_metric_families(figures.read_text() if figures.exists() else "")
+        return {one.name: one.value for family in families for one in family.samples if one.labels == {"workload": "a"}}
+
+    process = site.start("run", "--name", "a", "--every", "1s", "--metrics", "a.prom", *count(10_000))
+    wait_for(lambda: found().get("perdure_checkpoints_total", 0) >= 1)
+    assert found()["perdure_workload_running"] == 1
+    assert site.run("stop", "a").returncode == 0
+    assert process.wait(60) == 75
+    last = found()
+    assert last["perdure_workload_running"] == 0
+    assert last["perdure_checkpoints_total"] >= 1
+    assert last["perdure_last_checkpoint_logical_bytes"] > last["perdure_last_checkpoint_new_bytes"] > 0
     assert site.run("run", "--metrics", "a.txt", *count(1)).returncode == 2

@@ -36,7 +36,7 @@ def perdure(*arguments: str) -> bytes:
 def test_it_has_a_terminal_of_the_same_size_and_is_told_of_a_new_one(site, screen):
     (site.work / "size.py").write_text(
         "import os, signal\n"
-        "def show(*_): size = os.get_terminal_size(); print('size', size.columns, size.lines, flush=True)\n"
+        "def show(*_): size = os.get_terminal_size(); os.write(1, b'size %d %d\\n' % size)\n"
         "signal.signal(signal.SIGWINCH, show)\n"
         "print(os.isatty(0), os.isatty(1), os.isatty(2))\n"
         "show()\n"
