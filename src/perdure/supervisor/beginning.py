@@ -177,6 +177,7 @@ class Beginning:
     def _withdraw(self, held: HeldLife, reason: str) -> None:
         """Nothing runs: to the next run it is as if this life had not been begun, whatever it would have gone on from."""
         now_ns = time.time_ns()
-        self._task.database.put(register.not_begun(self._before, self._record, reason, now_ns))
+        with contextlib.suppress(errors.OutputError):  # a full disk may be why
+            self._task.database.put(register.not_begun(self._before, self._record, reason, now_ns))
         with contextlib.suppress(errors.StoreError):
             held.withdraw(LifeEnd(now_ns, False, None, f"not begun: {reason}"))

@@ -167,11 +167,18 @@ class Restoring:
                 tree.kill(self._tree)
                 tree.reap(self._tree, wait=True)
             case Instruction.REMOVE_STAGING:
-                staging.remove(self._folder)
+                self._remove_staging()
             case Instruction.TELL_RUNNING if self._life is not None and self._tree is not None:
                 self._life.remember(state=State.RUNNING, pid=self._tree.pid, start_ticks=self._tree.start_ticks)
             case _:
                 pass  # what is to be fetched, started and looked at is done where its result is waited for
+
+    def _remove_staging(self) -> None:
+        try:
+            staging.remove(self._folder)
+        except OSError as error:
+            # No reason to end a workload that runs, or to hide why it does not.
+            self._voice.say(f"{self._folder} cannot be removed ({error.strerror}); it is not needed any more")
 
     def _run_criu(self, life: Life, streams: tuple[int, int, int]) -> Tree:
         images, work = self._folder / self.manifest.images_directory, self._folder / _WORK
