@@ -139,10 +139,13 @@ class TestMachine:
 class TestFiles:
     """Files that have to be the same."""
 
-    def judge(self, path: Path, /, *, build_id: str | None = None, now: str | None = None, **changed) -> list[str]:
+    def judge(
+        self, path: Path, /, *, build_id: str | None = None, now: str | None = None, is_rewritten: bool = False, **changed
+    ) -> list[str]:
         there = path.stat()
         file = MappedFile(path=str(path), size_bytes=there.st_size, mtime_ns=there.st_mtime_ns, build_id=build_id)
-        return [finding.code for finding in restore.judge(msgspec.structs.replace(file, **changed), os.stat, lambda _: now)]
+        file = msgspec.structs.replace(file, **changed)
+        return [finding.code for finding in restore.judge(file, os.stat, lambda _: now, is_rewritten=is_rewritten)]
 
     def test_each_difference_has_its_code(self, tmp_path):
         path = tmp_path / "lib"
@@ -153,6 +156,13 @@ class TestFiles:
         assert self.judge(path, path=str(tmp_path / "none")) == ["restore-file-missing"]
         assert self.judge(path, build_id="aa", now="bb") == ["restore-file-changed"]
         assert self.judge(path, build_id="aa", now="aa", mtime_ns=5) == []
+
+    def test_one_that_is_written_anew_for_each_life_may_be_younger_and_nothing_else(self, tmp_path):
+        path = tmp_path / "slurm_script"
+        path.write_bytes(b"abc")
+        assert self.judge(path, mtime_ns=5, is_rewritten=True) == []
+        assert self.judge(path, size_bytes=4, is_rewritten=True) == ["restore-file-changed"]
+        assert self.judge(path, path=str(tmp_path / "none"), is_rewritten=True) == ["restore-file-missing"]
 
 
 def wanted(local: str, protocol: str = "tcp", state: str = "listen") -> Connection:

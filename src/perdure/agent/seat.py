@@ -131,6 +131,7 @@ class _Seat:
             line=None if wished.detach else self._line,
             umask=request.umask,
             limits=trusted.limits,
+            rewritten=request.argv[:1] if trusted.is_script else (),
         )
 
     def _note(self, what: str, wanted: Wanted, result: str, *, command: str | None = None) -> None:

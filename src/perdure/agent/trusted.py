@@ -23,5 +23,7 @@ class Trusted(msgspec.Struct, frozen=True, kw_only=True):
     """Which job of which scheduler, for the audit log."""
     caller_pid: int | None = None
     """Who asked, by the host, for the audit log."""
+    is_script: bool = False
+    """The command is a script of the scheduler's keeping, which it writes anew for each attempt of the job, with the same content."""
     limits: tuple[tuple[int, int, int], ...] = ()
     """Resource, soft and hard limit of what the workload may use; where none is named, this process's."""

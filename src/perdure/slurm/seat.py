@@ -76,6 +76,7 @@ def sit(facts: Facts) -> int:
             fresh=is_first,
             options=chosen.options,
             job=f"slurm {facts.job}.{facts.step}",
+            is_script=facts.step == naming.BATCH,
             caller_pid=facts.task_pid,
             limits=around.limits,
         )
@@ -98,7 +99,9 @@ def _find(facts: Facts) -> tuple[SlurmJob, bool]:
                 raise
             time.sleep(_PAUSE_S)
     if not seen.may_requeue:
-        raise _Unmanaged("a job that may not be put into the queue again (--no-requeue) is not saved")
+        raise _Unmanaged(
+            "Slurm does not put this job into its queue again (--no-requeue, or JobRequeue=0 in slurm.conf), so that it is not saved"
+        )
     return SlurmJob(facts.job, seen.restarts, facts.owner, around), seen.restarts == 0
 
 

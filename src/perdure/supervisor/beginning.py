@@ -95,6 +95,7 @@ class Beginning:
             owner=wanted.owner,
             umask=wanted.umask,
             limits=wanted.limits,
+            rewritten=wanted.rewritten,
             variables=wanted.environment,
             gpus=Gpus(lock_s=setup.gpu_lock_s),
         )

@@ -51,6 +51,8 @@ class Life:
     """What a command starts with; None: this process's."""
     limits: tuple[tuple[int, int, int], ...] = ()
     """The same: resource, soft and hard limit of an owner's command."""
+    rewritten: tuple[str, ...] = ()
+    """Files that a scheduler writes anew before each life, with the same content."""
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The owner's environment, for what is started on the owner's behalf."""
     gpus: Gpus = dataclasses.field(default_factory=Gpus)

@@ -237,7 +237,13 @@ class Restoring:
 
 def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
     plan = preflight.RestorePlan(
-        criu=life.criu, cpu=life.cpu_check, staging=life.staging, is_staged=True, included=included, owner=life.owner
+        criu=life.criu,
+        cpu=life.cpu_check,
+        staging=life.staging,
+        is_staged=True,
+        included=included,
+        rewritten=frozenset(life.rewritten),
+        owner=life.owner,
     )
     _refuse(preflight.check(manifest, plan), life.voice)
 

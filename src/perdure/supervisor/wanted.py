@@ -39,6 +39,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What the command starts with; None: this process's."""
     limits: tuple[tuple[int, int, int], ...] = ()
     """The same for an owner's command: resource, soft and hard limit."""
+    rewritten: tuple[str, ...] = ()
+    """Files that a scheduler writes anew before each life, with the same content: their time says nothing."""
     owner: Owner | None = None
     """The ordinary user that the workload runs as, from whoever the kernel says is asking; None: as this process. Everything else here
     may then be that user's words."""

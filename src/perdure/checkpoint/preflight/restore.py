@@ -41,6 +41,8 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     disks: tuple[str, ...] = DISKS
     included: frozenset[str] = frozenset()
     """Paths of files and folders that the checkpoint holds (``--outputs``): they are put back before, as they were."""
+    rewritten: frozenset[str] = frozenset()
+    """Paths of files that a scheduler writes anew for each attempt of a job, with the same content: that they are younger means nothing."""
     owner: Owner | None = None
     """The ordinary user that it is restored for, and whose rights count for its files; None: this process's do."""
     is_staged: bool = False
@@ -139,12 +141,18 @@ def _numbers(kernel: str) -> tuple[int, ...]:
 def _files(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
     ours = {carried.path for carried in manifest.carried} | {output.path for output in manifest.outputs}
     for file in manifest.mapped:
-        if file.path not in ours and text.original(file.path) not in plan.included:
-            yield from judge(file, os.stat, buildid.of_path)
+        path = text.original(file.path)
+        if file.path not in ours and path not in plan.included:
+            yield from judge(file, os.stat, buildid.of_path, is_rewritten=path in plan.rewritten)
 
 
-def judge(file: MappedFile, look: Callable[[str], os.stat_result], build_id: Callable[[str], str | None]) -> Iterator[Finding]:
-    """Yield what is wrong with `file` here. `look` is stat(2), `build_id` reads the build id of a path."""
+def judge(
+    file: MappedFile, look: Callable[[str], os.stat_result], build_id: Callable[[str], str | None], *, is_rewritten: bool = False
+) -> Iterator[Finding]:
+    """Yield what is wrong with `file` here. `look` is stat(2), `build_id` reads the build id of a path.
+
+    One that `is_rewritten`, with the same content, before each life, may be younger.
+    """
     path = text.original(file.path)
     try:
         there = look(path)
@@ -157,7 +165,7 @@ def judge(file: MappedFile, look: Callable[[str], os.stat_result], build_id: Cal
         found = build_id(path)
         if found != file.build_id:
             yield finding("restore-file-changed", path, f"had build id {file.build_id}, has {found or 'none'}", path=path, flag=found)
-    elif there.st_mtime_ns != file.mtime_ns:
+    elif there.st_mtime_ns != file.mtime_ns and not is_rewritten:
         yield finding("restore-file-touched", path, f"was changed since, and still has {file.size_bytes} bytes", path=path)
 
 
