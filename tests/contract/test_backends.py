@@ -1,6 +1,7 @@
 """What every backend promises, sentence by sentence of `perdure.store.backends.contract`, run unchanged on each of them.
 
-The fourth one is a place that fails one call in three, behind what tries again: nobody above may notice.
+One of them is a place that fails one call in three, behind what tries again, and one is what a user may take only a part of: nobody above
+may notice.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure import errors
+from perdure.store.backends.bounded import Allowance, BoundedBackend
 from perdure.store.backends.contract import MAX_OBJECT_BYTES, Backend
 from perdure.store.backends.faulty import Fault, FaultyBackend, at_random
 from perdure.store.backends.local import LocalBackend
@@ -30,7 +32,7 @@ def _retrying(inner: Backend) -> Backend:
     return RetryingBackend(inner, Patience(tries=40), clock=lambda: 0.0, sleep=lambda _s: None, random=random.Random(1).random)
 
 
-@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3), "faulty"])
+@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3), "faulty", "bounded"])
 def absent(request, tmp_path, monkeypatch) -> Callable[[], Backend]:
     """A way to open one and the same place, which is not there yet (a bucket is)."""
     match request.param:
@@ -45,6 +47,8 @@ def absent(request, tmp_path, monkeypatch) -> Callable[[], Backend]:
                 monkeypatch.setenv(name, value)
             bucket = Bucket(bucket=server.bucket(), prefix="deep/store", endpoint=server.endpoint)
             return lambda: S3Backend(bucket)
+        case "bounded":
+            return lambda: BoundedBackend(LocalBackend(tmp_path / "deep" / "store"), Allowance(share=1.0))
         case _:
             only = FaultyBackend(MemoryBackend(), at_random(0.08, _PASSING), seed=7)
             return lambda: _retrying(only)

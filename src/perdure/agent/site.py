@@ -64,6 +64,7 @@ class Site(msgspec.Struct, frozen=True):
             cache=str(found.cache),
             threads=settings.threads(self.values) or min(_SAVER_THREADS, os.cpu_count() or 1),
             lease_ttl_s=quantities.lease_ttl_s(self.values["lease-ttl"].value),
+            allowance=quantities.user_quota(self.values["user-quota"].value) if owner.uid else None,
         )
 
     def setup_of(self, owner: Owner, *, cpu_check: cpu.Check | None = None, scheduler: Scheduler | None = None) -> Setup:

@@ -59,6 +59,12 @@ SETTINGS: tuple[Setting, ...] = (
         "socket of the node's agent, by which ordinary users reach it; default: /run/perdure/agent.sock",
     ),
     Setting("audit-log", None, "file that the agent notes every privileged action in, - for stderr; default: /var/log/perdure/agent.log"),
+    Setting(
+        "user-quota",
+        "50%",
+        "how much of the store the checkpoints of one user of the agent or of Slurm may take: a size such as 200GiB, a share of the room "
+        "that there would be without them, or none. A share bounds only a store in a folder",
+    ),
     Setting("key-file", None, "file of 32 secret bytes or more: the store is then encrypted, and cannot be read without it"),
     Setting("criu", None, "CRIU to use: a program, or the prefix that `perdure doctor --bring-criu` made; default: the first that works"),
     Setting(
@@ -141,9 +147,10 @@ def threads(values: Mapping[str, Value]) -> int | None:
     return int(text)
 
 
-_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE", "PERDURE_EVAL_RUN", "PERDURE_WORKLOAD"})
+_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE", "PERDURE_EVAL_RUN", "PERDURE_UNMANAGED", "PERDURE_WORKLOAD"})
 """Variables that are not settings: PERDURE_DEBUG shows the traceback of a bug; in a workload, PERDURE_EPOCH_FILE names the file that
-holds its life's epoch, and PERDURE_WORKLOAD is its name; in an evaluation, PERDURE_EVAL_RUN is the run that a process belongs to."""
+holds its life's epoch, and PERDURE_WORKLOAD is its name; in a job that was opted in and is not saved, PERDURE_UNMANAGED is the reason; in
+an evaluation, PERDURE_EVAL_RUN is the run that a process belongs to."""
 
 
 def _read(path: Path, *, required: bool) -> dict[str, str]:

@@ -23,7 +23,7 @@ from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, 
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part, Trigger
 from perdure.model.finding import Finding, problems
-from perdure.supervisor import folders, gate, motion, readiness
+from perdure.supervisor import folders, gate, motion, place, readiness
 from perdure.supervisor.console import Console
 from perdure.supervisor.life import Life
 from perdure.supervisor.place import Place
@@ -182,6 +182,10 @@ class Dumping:
 
     def _check(self) -> tuple[Finding, ...]:
         life = self._life
+        try:
+            place.require_room(life.repository)
+        except errors.StoreFull as error:
+            raise errors.CheckpointRefused(str(error), hint=error.hint) from error
         if self._due.trigger is Trigger.INTERVAL:
             readiness.require(life)
         plan = Plan(

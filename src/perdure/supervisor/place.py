@@ -12,6 +12,7 @@ import msgspec
 from perdure import errors
 from perdure.base.proc import mounts
 from perdure.store.backends.address import open_backend
+from perdure.store.backends.bounded import Allowance, BoundedBackend
 from perdure.store.backends.contract import Backend
 from perdure.store.opening import cache_of, read_key
 from perdure.store.repository import Repository
@@ -30,6 +31,9 @@ class Place(msgspec.Struct, frozen=True):
     threads: int
     lease_ttl_s: float | None = None
     """The setting `lease-ttl`: one that is set says that other machines reach the store."""
+
+    allowance: Allowance | None = None
+    """How much of it may be taken; None: as much as there is."""
 
     @property
     def is_here(self) -> bool:
@@ -50,10 +54,18 @@ def opened(place: Place, *, create: bool = False) -> Iterator[Repository]:
     Raises `errors.StoreMissing`, `errors.StoreKeyWrong` and the other errors of a store.
     """
     backend = open_backend(place.url)
+    if place.allowance is not None:
+        backend = BoundedBackend(backend, place.allowance)
     try:
         yield _open(place, backend, create)
     finally:
         backend.close()
+
+
+def require_room(repository: Repository) -> None:
+    """Raise `errors.StoreFull` when as much is taken of the store of `repository` as may be."""
+    if isinstance(repository.backend, BoundedBackend):
+        repository.backend.require_room()
 
 
 def _open(place: Place, backend: Backend, create: bool) -> Repository:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from perdure import errors
 from perdure.base import settings, units
 from perdure.store import life_records
+from perdure.store.backends.bounded import Allowance
 from perdure.supervisor import interval
 
 LOCK_S = 30.0
@@ -62,3 +64,16 @@ def gpu_lock_s(value: settings.Value) -> float:
             hint=f"give at most {_LONGEST_LOCK_S:g}s: its calls of CUDA wait",
         )
     return seconds
+
+
+def user_quota(text: str | None) -> Allowance | None:
+    """Read the setting ``user-quota``: a size, a share such as ``50%``, or ``none``. Raises `errors.QuantityError`."""
+    hint = "write it like 200GiB, 50% or none"
+    if text is None or text.strip().lower() == "none":
+        return None
+    number = text.strip().removesuffix("%").strip()
+    if number == text.strip():
+        return Allowance(most_bytes=units.parse_size(text, name="user-quota"))
+    if not re.fullmatch(r"[0-9]{1,3}(?:\.[0-9]{1,6})?", number) or not 0 < float(number) <= 100:
+        raise errors.QuantityError(f"user-quota: {text!r} is no share between 0% and 100%", hint=hint)
+    return Allowance(share=float(number) / 100)

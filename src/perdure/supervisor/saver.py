@@ -140,8 +140,14 @@ def _store(request: Request) -> None:
     with place.opened(request.place) as repository:
         previous = _previous(repository, request.manifest.id)
         using = () if previous is None else (previous.id,)
-        with locks.shared(repository, purpose=f"checkpoint {request.manifest.id}", surroundings=Linux(), using=using) as lock:
-            committed = _write(request, repository, previous, lock, report)
+        try:
+            with locks.shared(repository, purpose=f"checkpoint {request.manifest.id}", surroundings=Linux(), using=using) as lock:
+                committed = _write(request, repository, previous, lock, report)
+        except errors.StoreFull:
+            # What was written of it is of no use, and may be what the next one lacks.
+            with contextlib.suppress(errors.StoreError):
+                gc.collect(repository, surroundings=Linux(), wait_s=0.0)
+            raise
         _say(Committed(committed))
         _take_over([Path(item.path) for item in request.items if item.is_placed])
         report.tell("prune", report.total_bytes)
