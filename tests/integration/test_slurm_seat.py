@@ -23,6 +23,11 @@ until [ -e $HOME/allocation.go ]; do sleep 0.2; done
 . "$(dirname "$PERDURE_EPOCH_FILE")/allocation.env"
 echo "now $SLURM_RESTART_COUNT, then ${BEFORE-}, epoch $(head -n 1 "$PERDURE_EPOCH_FILE"), limit $(ulimit -n)"
 """
+WITH_STEPS = """\
+echo "ran ${PERDURE_WORKLOAD-alone}"
+srun -n 1 sh -c 'echo "step ran ${PERDURE_WORKLOAD-alone}"'
+srun -n 1 sh -c 'echo "step ran ${PERDURE_WORKLOAD-alone}: ${PERDURE_UNMANAGED%% (*}"'
+"""
 STEP = """\
 echo "script begins"
 srun -n 1 python3 /shared/count.py 60 0.25 5 $HOME/step.starts
@@ -65,7 +70,10 @@ def jobs(tmp_path_factory):
 def _left_alone(told: Jobs) -> None:
     told.submit("status", "exit 3", env=EVERY)
     told.submit("comment", "echo kept by $PERDURE_WORKLOAD", "--comment=of project x; perdure:every=1h,colour=red")
-    told.submit("no-requeue", "echo ran ${PERDURE_WORKLOAD-alone}", "--no-requeue", env=EVERY)
+    told.submit("no-requeue", WITH_STEPS, "--no-requeue", env=EVERY)
+    told.submit("no-requeue-comment", WITH_STEPS, "--no-requeue", "--comment=perdure:every=2s")
+    told.submit("no-requeue-script", f"#!/bin/bash\n#SBATCH --no-requeue --comment=perdure\n{WITH_STEPS}")
+    told.submit("no-requeue-step", f"export PERDURE=1\n{WITH_STEPS}", "--no-requeue")
     told.submit("tasks", "srun -n 2 sh -c 'echo ran in $PERDURE_WORKLOAD'", "--ntasks=2", "--comment=perdure")
     told.submit("never", "echo ran ${PERDURE_WORKLOAD-alone}", "--comment=perdure", env={"PERDURE": "0"})
     told.submit("killed-step", "srun -n 1 sh -c 'kill -USR2 $$'; echo ended with $?", env=EVERY)
@@ -110,9 +118,17 @@ def test_a_comment_opts_in_and_what_is_wrong_in_it_is_told(jobs):
     assert jobs.states["comment"] == "COMPLETED"
 
 
-def test_a_job_that_may_not_be_requeued_runs_as_ever_and_says_why_once(jobs):
-    assert (jobs.out("no-requeue"), jobs.states["no-requeue"]) == ("ran alone\n", "COMPLETED")
-    assert jobs.out("no-requeue", "err").count("--no-requeue") == 1
+@pytest.mark.parametrize("name", ["no-requeue", "no-requeue-comment", "no-requeue-script"])
+def test_a_job_that_may_not_be_requeued_runs_as_ever_with_its_steps_and_says_why_once(jobs, name):
+    why = "Slurm does not put this job into its queue again"
+    assert (jobs.out(name), jobs.states[name]) == (f"ran alone\nstep ran alone\nstep ran alone: {why}\n", "COMPLETED")
+    said = jobs.out(name, "err")
+    assert said == f"perdure: {why} (--no-requeue, or JobRequeue=0 in slurm.conf), so that it is not saved; it runs unmanaged\n"
+
+
+def test_a_step_that_opted_in_by_itself_says_why_it_is_not_saved(jobs):
+    assert jobs.out("no-requeue-step").startswith("ran alone\nstep ran alone\nstep ran alone")
+    assert set(jobs.out("no-requeue-step", "err").splitlines()) == set(jobs.out("no-requeue", "err").splitlines())
 
 
 def test_a_step_of_two_tasks_runs_as_ever_and_says_why_once(jobs):

@@ -40,7 +40,11 @@ ExtraOption = Annotated[tuple[str, ...], Parameter(name="--extra", negative="", 
 
 def install(
     *,
-    store: Annotated[str, Parameter(help="Where checkpoints go: a folder that all nodes reach, root's alone; or s3://BUCKET/PREFIX.")],
+    store: Annotated[str, Parameter(help="Where checkpoints go: a folder that all nodes reach, root's alone; or s3://BUCKET/PREFIX.")] = "",
+    shim_only: Annotated[
+        bool,
+        Parameter(negative="", help="For nodes that do not take part: a job that opted in and lands there says that it runs unmanaged."),
+    ] = False,
     node_list: NodeList = None,
     here: Here = False,
     runner_: RunnerOption = runner.DEFAULT,
@@ -70,11 +74,20 @@ def install(
       perdure slurm install --node-list n[1-64] --store /shared/perdure --dry-run
 
       perdure slurm install --here --store /shared/perdure
+
+      perdure slurm install --node-list n[65-128] --shim-only
     """
     from perdure.slurm import fleet
 
     wanted = Site(
-        store=store, prefix=prefix, lease_ttl=lease_ttl, slurm=slurm, replace=replace, store_id=store_id, clock_apart_s=clock_apart
+        store=store,
+        shim_only=shim_only,
+        prefix=prefix,
+        lease_ttl=lease_ttl,
+        slurm=slurm,
+        replace=replace,
+        store_id=store_id,
+        clock_apart_s=clock_apart,
     )
     wanted.check()
     nodes = chosen(node_list, here=here, slurm=slurm)

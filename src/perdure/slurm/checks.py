@@ -70,8 +70,14 @@ def look(site: Site, payload: Payload, *, trying: bool) -> tuple[Node, tuple[Fin
     if not privileges.is_root():
         report.problem("root", "user", "only root can install on a node", "run it as root, or with --runner through a root account")
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    _python(report, payload, python)
     slurm = daemons.look(home=site.slurm)
+    systemd = os.path.isdir("/run/systemd/system")
+    version = ".".join(map(str, sys.version_info[:3]))
+    if site.shim_only:
+        shim = _slurm(report, site, slurm, payload)
+        _place(report, site.prefix)
+        return Node(python, version, slurm, shim, systemd, ""), tuple(report.findings)
+    _python(report, payload, python)
     shim = _slurm(report, site, slurm, payload)
     _room(report, site.prefix, payload)
     criu = _criu(report, payload)
@@ -84,8 +90,6 @@ def look(site: Site, payload: Payload, *, trying: bool) -> tuple[Node, tuple[Fin
         report.warning(
             "clock", "clock", f"is {apart} from that of the machine that installs", "let NTP or chrony set it: leases go by clocks"
         )
-    systemd = os.path.isdir("/run/systemd/system")
-    version = ".".join(map(str, sys.version_info[:3]))
     return Node(python, version, slurm, shim, systemd, criu), tuple(report.findings)
 
 
@@ -157,7 +161,8 @@ def _shim(report: _Report, site: Site, slurm: daemons.Slurm, payload: Payload) -
     return None
 
 
-def _room(report: _Report, prefix: str, payload: Payload) -> None:
+def _place(report: _Report, prefix: str) -> Path:
+    """Judge the way to `prefix`, and return what there is of it."""
     place = Path(prefix)
     while not place.is_dir():
         place = place.parent
@@ -167,6 +172,11 @@ def _room(report: _Report, prefix: str, payload: Payload) -> None:
             report.problem(
                 "prefix", prefix, f"could be exchanged by those who may write {above}", f"chown root {above}; chmod go-w {above}"
             )
+    return place
+
+
+def _room(report: _Report, prefix: str, payload: Payload) -> None:
+    place = _place(report, prefix)
     free = shutil.disk_usage(place).free
     # What Python compiles takes about as much again as its sources.
     if free < 2 * payload.size_bytes:

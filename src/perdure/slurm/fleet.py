@@ -68,7 +68,8 @@ def install(
 
 def arguments(wanted: Site) -> list[str]:
     """Return `wanted` as a command line has it."""
-    words = ["--store", wanted.store, "--prefix", wanted.prefix, "--lease-ttl", wanted.lease_ttl]
+    words = ["--shim-only"] if wanted.shim_only else ["--store", wanted.store, "--lease-ttl", wanted.lease_ttl]
+    words += ["--prefix", wanted.prefix]
     return words + (["--slurm", wanted.slurm] if wanted.slurm else []) + (["--replace"] if wanted.replace else [])
 
 

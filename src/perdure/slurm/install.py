@@ -59,7 +59,7 @@ def install(site: Site, payload: Payload, *, dry_run: bool) -> Outcome:
         return _outcome(site, payload, plan, findings, state="planned")
     _refuse(findings)
     placed = place(site, payload, node)
-    notes = placed.notes + tuple(filter(None, [unit.start()] if node.systemd else []))
+    notes = placed.notes + tuple(filter(None, [unit.start()] if node.systemd and not site.shim_only else []))
     outcome = _outcome(site, payload, placed.plan, findings, state=placed.state)
     return msgspec.structs.replace(outcome, changed=placed.changed, elapsed_s=time.monotonic() - begun, notes=notes)
 
@@ -115,6 +115,8 @@ class Unfit(errors.Findings):
 def _plan(
     site: Site, payload: Payload, node: checks.Node, old: Manifest | None, *, bare: bool, findings: tuple[Finding, ...] = ()
 ) -> layout.Plan:
+    if site.shim_only and old is not None and old.id != layout.SHIM_ONLY:
+        raise errors.UsageError("Perdure is installed here, and not its shim alone", hint="take it out first: perdure slurm uninstall")
     plan = layout.plan(site, payload, node, old=old, bare=bare)
     if plan.conflicts:
         conflicts = tuple(
@@ -149,8 +151,9 @@ def _carry_out(site: Site, payload: Payload, plan: layout.Plan, old: Manifest | 
     manifest.write(new)
     try:
         changed = _make(payload, [step for step in plan.steps if not step.entry.entrance], old)
-        _try(site.prefix, plan, payload, compiling=bool(changed))
-        _sync(manifest.folder_of_prefix(site.prefix, plan.id))
+        if not site.shim_only:
+            _try(site.prefix, plan, payload, compiling=bool(changed))
+            _sync(manifest.folder_of_prefix(site.prefix, plan.id))
         changed += _make(payload, [step for step in plan.steps if step.entry.entrance], old)
     except (errors.PerdureError, KeyboardInterrupt, SystemExit):
         _take_back(new, old)

@@ -21,6 +21,8 @@ from perdure.slurm.payload import Item, Payload
 from perdure.slurm.site import Site
 
 COMMAND = "/usr/local/bin/perdure"
+SHIM_ONLY = "shim-only"
+"""Instead of the name of what is installed, where that is the shim alone."""
 _READ = 0o644
 _RUN = 0o755
 _PRIVATE = 0o700
@@ -61,9 +63,12 @@ def plan(wanted: Site, payload: Payload, node: Node, *, old: Manifest | None, ba
 
     `bare`: the manifest's folder is there only because this installation needs it, or not at all.
     """
-    name = identity(payload, node, wanted.prefix)
+    name = SHIM_ONLY if wanted.shim_only else identity(payload, node, wanted.prefix)
     making = _Making(wanted, old, Path(manifest.folder_of_prefix(wanted.prefix, name)))
     making.first(bare)
+    if wanted.shim_only:
+        making.shim(node)
+        return Plan(name, tuple(making.steps), tuple(making.conflicts))
     making.libraries(payload, node)
     making.state()
     making.store()
@@ -162,6 +167,10 @@ class _Making:
         self.link(command, f"../{self.version.relative_to(self.site.prefix)}/bin/perdure", entrance=True)
         if self._is_ours(COMMAND):
             self.link(COMMAND, command, entrance=True)
+        self.shim(node)
+
+    def shim(self, node: Node) -> None:
+        """Add what Slurm loads in each task, and the line by which it finds that."""
         if node.shim is None or node.slurm.plugstack is None:
             return
         self.file(f"{self.site.prefix}/lib/slurm/perdure_spank.so", node.shim, mode=_RUN, entrance=True)

@@ -24,8 +24,10 @@ CRIU_CACHE = "/run/criu.kdat"
 class Site(msgspec.Struct, frozen=True, kw_only=True):
     """What is wished for."""
 
-    store: str
-    """Where checkpoints go: a folder that all nodes reach, or ``s3://BUCKET/PREFIX``."""
+    store: str = ""
+    """Where checkpoints go: a folder that all nodes reach, or ``s3://BUCKET/PREFIX``. Empty for `shim_only`."""
+    shim_only: bool = False
+    """These nodes do not take part: they get the shim alone, so that a job that opted in and lands there says that it runs unmanaged."""
     prefix: str = PREFIX
     lease_ttl: str = LEASE_TTL
     slurm: str | None = None
@@ -39,7 +41,12 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise `errors.UsageError` for what cannot be meant."""
-        for name, path in (("--prefix", self.prefix), ("--slurm", self.slurm), ("--store", None if "://" in self.store else self.store)):
+        if bool(self.store) == self.shim_only:
+            raise errors.UsageError(
+                "say where checkpoints go (--store), or that these nodes do not take part (--shim-only)", hint="--store /shared/perdure"
+            )
+        store = self.store if self.is_folder else None
+        for name, path in (("--prefix", self.prefix), ("--slurm", self.slurm), ("--store", store)):
             # The prefix goes into the first line of a script, which has no way of quoting.
             if path is not None and (not re.fullmatch(r"(?:/[A-Za-z0-9._+@-]+)+", path) or path != os.path.normpath(path)):
                 raise errors.UsageError(f"{name}: {path!r} will not do", hint="an absolute path of letters, digits and . _ + @ - /")
@@ -53,7 +60,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_folder(self) -> bool:
         """Tell whether the store is a folder."""
-        return "://" not in self.store
+        return bool(self.store) and "://" not in self.store
 
     @property
     def config(self) -> bytes:

@@ -145,6 +145,8 @@ def _remove(found: Manifest, *, purge: bool) -> list[str]:
 
 def _remove_store(found: Manifest, *, purge: bool) -> list[str]:
     """Remove the checkpoints where that is asked for; the store's folder and mark where they are ours and nothing else is in it."""
+    if not found.store:
+        return []
     if "://" in found.store:
         return [f"checkpoints stay in {found.store}: remove them there"] if purge else []
     mark = f"{found.store}/{folder.MARK}"

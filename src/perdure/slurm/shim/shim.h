@@ -17,9 +17,13 @@
 #endif
 #define PERDURE_PROGRAM PERDURE_PREFIX "/bin/perdure"
 #define PERDURE_POLICY "/etc/perdure/slurm.shim"
+#define PERDURE_CONFIG "/etc/perdure/config.toml"
+/* In a task that opted in and runs unmanaged: why. A step that its script starts with the same reason does not say it again. */
+#define PERDURE_UNMANAGED "PERDURE_UNMANAGED"
 
 #define MOST_WORDS 1024    /* bytes of options that a job may give */
 #define MOST_NAME 256      /* bytes of a partition's name and its like */
+#define MOST_WHY 3072      /* bytes of a reason */
 #define MOST_OPTIONS 16    /* options that the admin's policy may set */
 
 /* What Slurm's controller says of the job. */
@@ -102,8 +106,8 @@ struct words limits_take(struct words environment);
 
 /* task.c */
 void say(const char *text);
-/* Hand the task over and wait for its end. Returns only when the task is to be run as ever: nothing of it was started then. */
-void task_hand_over(const struct seat *seat, struct words argv, struct words environment, bool is_batch);
+/* Hand the task over and wait for its end. Returns only when the task is to be run as ever, and why: nothing of it was started then. */
+const char *task_hand_over(const struct seat *seat, struct words argv, struct words environment, bool is_batch);
 
 /* Send the seat away: the task is run as ever. */
 void task_keep(const struct seat *seat);

@@ -16,6 +16,7 @@ SPANK_PLUGIN(perdure, 1);
 static struct {
 	struct seat seat;
 	char refusal[MOST_NAME];
+	char told[MOST_WHY]; /* what the script around this step has said already */
 	bool is_batch;
 	bool by_itself;
 } now = {.seat = {.channel = -1}};
@@ -62,6 +63,8 @@ static bool know(spank_t spank, struct task *task)
 	task->is_first = number_of(spank, S_TASK_GLOBAL_ID) == 0;
 	if (spank_getenv(spank, "PERDURE", task->wish, sizeof task->wish) != ESPANK_SUCCESS)
 		task->wish[0] = '\0';
+	if (spank_getenv(spank, PERDURE_UNMANAGED, now.told, sizeof now.told) != ESPANK_SUCCESS)
+		now.told[0] = '\0';
 	return true;
 }
 
@@ -76,11 +79,25 @@ static void name_user(struct task *task)
 
 static bool has_program(const struct decision *decision)
 {
-	if (!access(PERDURE_PROGRAM, X_OK))
+	char node[65] = "this node";
+
+	/* The program may lie in a folder that all nodes share, the configuration does not. */
+	if (!access(PERDURE_PROGRAM, X_OK) && !access(PERDURE_CONFIG, F_OK))
 		return true;
+	gethostname(node, sizeof node - 1);
 	if (decision->by_itself)
-		snprintf(now.refusal, sizeof now.refusal, "Perdure is not installed on this node; the job runs unmanaged");
+		snprintf(now.refusal, sizeof now.refusal, "Perdure is not installed on %s; the job runs unmanaged", node);
 	return false;
+}
+
+/* The task is run as ever: say why, once in a job. */
+static void refuse(spank_t spank, const char *why)
+{
+	if (!*why)
+		return;
+	if (strcmp(why, now.told))
+		say(why);
+	spank_setenv(spank, PERDURE_UNMANAGED, why, 1);
 }
 
 /* As root, in the task, before it becomes the user's. */
@@ -128,21 +145,26 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	(void)arguments;
 	if (!spank_remote(spank))
 		return ESPANK_SUCCESS;
-	if (now.refusal[0])
-		say(now.refusal);
-	if (now.seat.channel < 0)
+	if (now.seat.channel < 0) {
+		refuse(spank, now.refusal);
 		return ESPANK_SUCCESS;
+	}
 	if (isatty(0)) {
 		/* srun --pty: a person at a terminal, whose other end is slurmstepd's and cannot be saved. */
 		task_keep(&now.seat);
 		if (now.by_itself)
-			say("a step with a terminal (--pty) cannot be saved; it runs unmanaged");
+			refuse(spank, "a step with a terminal (--pty) cannot be saved; it runs unmanaged");
 		return ESPANK_SUCCESS;
 	}
+	if (now.told[0])
+		spank_unsetenv(spank, PERDURE_UNMANAGED); /* of the script, not of this step */
 	if (spank_get_item(spank, S_JOB_ARGV, &argc, &argv) == ESPANK_SUCCESS && argc > 0 &&
-	    spank_get_item(spank, S_JOB_ENV, &environment) == ESPANK_SUCCESS)
-		task_hand_over(&now.seat, (struct words){argv, (size_t)argc}, (struct words){environment, length_of(environment)}, now.is_batch);
-	else
+	    spank_get_item(spank, S_JOB_ENV, &environment) == ESPANK_SUCCESS) {
+		struct words words = {argv, (size_t)argc}, variables = {environment, length_of(environment)};
+
+		refuse(spank, task_hand_over(&now.seat, words, variables, now.is_batch));
+	} else {
 		task_keep(&now.seat);
+	}
 	return ESPANK_SUCCESS;
 }

@@ -39,6 +39,7 @@ struct talk {
 	bool is_over;
 	enum end end;
 	int status;
+	char why[MOST_WHY]; /* the task is run as ever */
 };
 
 void say(const char *text)
@@ -59,12 +60,9 @@ void say(const char *text)
 	}
 }
 
-static void say_error(const struct reply *reply, const char *and_then)
+static void put_error(const struct reply *reply, char *text, size_t room, const char *and_then)
 {
-	char text[3072];
-
-	snprintf(text, sizeof text, "%s%s%s%s%s", reply->text, *reply->hint ? " (" : "", reply->hint, *reply->hint ? ")" : "", and_then);
-	say(text);
+	snprintf(text, room, "%s%s%s%s%s", reply->text, *reply->hint ? " (" : "", reply->hint, *reply->hint ? ")" : "", and_then);
 }
 
 static void is_over(struct talk *talk, enum end end, int status)
@@ -78,6 +76,7 @@ static void hear(struct talk *talk)
 {
 	struct reply reply = reply_read(talk->line);
 	bool runs_elsewhere = false;
+	char text[MOST_WHY];
 
 	switch (reply.kind) {
 	case REPLY_SAID:
@@ -89,19 +88,20 @@ static void hear(struct talk *talk)
 	case REPLY_UNMANAGED:
 		if (talk->is_started)
 			break;
-		if (reply.text && *reply.text)
-			say(reply.text);
+		snprintf(talk->why, sizeof talk->why, "%s", reply.text ? reply.text : "");
 		is_over(talk, RUN_AS_EVER, 0);
 		break;
 	case REPLY_ENDED:
 		for (const char *const *code = elsewhere; *code; code++)
 			runs_elsewhere |= !strcmp(reply.code, *code);
 		if (reply.is_error && !talk->is_started && !runs_elsewhere) {
-			say_error(&reply, "; it runs unmanaged");
+			put_error(&reply, talk->why, sizeof talk->why, "; it runs unmanaged");
 			is_over(talk, RUN_AS_EVER, 0);
 		} else {
-			if (reply.is_error)
-				say_error(&reply, "");
+			if (reply.is_error) {
+				put_error(&reply, text, sizeof text, "");
+				say(text);
+			}
 			is_over(talk, ENDED, reply.status);
 		}
 		break;
@@ -139,7 +139,7 @@ static void listen_to(struct talk *talk, int channel)
 			say("the process that kept this workload is gone, and the workload with it");
 			is_over(talk, ENDED, 1);
 		} else {
-			say("the process that was to keep this workload is gone before it began; it runs unmanaged");
+			snprintf(talk->why, sizeof talk->why, "the process that was to keep this workload is gone before it began; it runs unmanaged");
 			is_over(talk, RUN_AS_EVER, 0);
 		}
 	}
@@ -207,15 +207,16 @@ static void end_with(int status, bool is_batch)
 	_exit(status & 0xff);
 }
 
-void task_hand_over(const struct seat *seat, struct words argv, struct words environment, bool is_batch)
+const char *task_hand_over(const struct seat *seat, struct words argv, struct words environment, bool is_batch)
 {
-	struct talk talk = {.room = MOST_LINE, .line = malloc(MOST_LINE)};
+	static struct talk talk;
 	char cwd[PATH_MAX];
 	sigset_t ours, before;
 	mode_t mask = umask(0);
 	int signals;
 
 	umask(mask);
+	talk = (struct talk){.room = MOST_LINE, .line = malloc(MOST_LINE)};
 	sigemptyset(&ours);
 	for (size_t each = 0; each < sizeof passed_on / sizeof *passed_on; each++)
 		sigaddset(&ours, passed_on[each]);
@@ -225,7 +226,7 @@ void task_hand_over(const struct seat *seat, struct words argv, struct words env
 	if (talk.line && signals >= 0 && getcwd(cwd, sizeof cwd) && request_send(seat->channel, cwd, mask, argv, environment))
 		converse(&talk, signals, seat->channel);
 	else
-		say("the job cannot be handed over; it runs unmanaged");
+		snprintf(talk.why, sizeof talk.why, "the job cannot be handed over; it runs unmanaged");
 	task_keep(seat);
 	if (talk.end == ENDED)
 		end_with(talk.status, is_batch);
@@ -235,4 +236,5 @@ void task_hand_over(const struct seat *seat, struct words argv, struct words env
 		close(signals);
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	free(talk.line);
+	return talk.why;
 }
