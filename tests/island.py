@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+_EMPTY = ("/opt", "/var", "/run", "/srv")
 _CLONE_NEWNS, _CLONE_NEWPID = 0x00020000, 0x20000000
 WATCHED = ("/opt", "/etc", "/var", "/run", "/usr/local/bin", "/srv")
 STORE = "/srv/shared/perdure"
@@ -31,6 +32,9 @@ def missing() -> str | None:
         return f"needs {', '.join(lacking)}"
     if not Path("/usr/include/slurm/spank.h").is_file():
         return "needs Slurm's headers (libslurm-dev)"
+    hidden = [place for place in _EMPTY for needed in (sys.prefix, __file__) if needed.startswith(f"{place}/")]
+    if hidden:
+        return f"the checkout lies in {hidden[0]}, which is empty there"
     tried = subprocess.run(["unshare", "-m", "--propagation", "private", "mount", "-t", "tmpfs", "t", "/mnt"], capture_output=True)
     return None if tried.returncode == 0 else "may not mount"
 
@@ -77,7 +81,7 @@ def _furnish(scratch: Path) -> None:
         upper.mkdir(parents=True)
         work.mkdir()
         _mount("-t", "overlay", "island", "-o", f"lowerdir={place},upperdir={upper},workdir={work}", place)
-    for place in ("/opt", "/var", "/run", "/srv"):
+    for place in _EMPTY:
         _mount("-t", "tmpfs", "-o", "mode=0755", "island", place)
     for folder in ("/var/lib", "/var/cache", "/run/lock", "/srv/shared"):
         os.makedirs(folder, 0o755)

@@ -90,12 +90,14 @@ class Node:
 
     @property
     def is_up(self) -> bool:
-        """Whether it is running."""
-        return self._process is not None
+        """Whether it is running: somebody may have killed it by hand."""
+        return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """Boot it; `wait_ready` waits for the end of that."""
-        assert self._process is None, f"{self.name} is running"
+        assert not self.is_up, f"{self.name} is running"
+        if self._process is not None:
+            self.kill()
         role = "head" if self.name == shape.HEAD else "node"
         namespaces = ["--mount", "--net", "--uts", "--ipc", "--pid", "--cgroup", "--fork", "--kill-child", "--propagation=private"]
         script = [str(_HERE / "node-mounts.sh"), self.name, self._address, role, str(self._rootfs), str(self._outside), str(SOURCE)]
@@ -135,8 +137,9 @@ class Node:
     def kill(self) -> None:
         """Kill its first process, and with it all its processes at once, as a power cut does."""
         assert self._process is not None, f"{self.name} is not running"
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+        if self.is_up:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
-from cluster import slurm
+from cluster import shape, slurm
 from cluster.machine import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -77,6 +78,23 @@ def test_a_node_that_is_cut_off_reaches_neither_the_others_nor_the_shared_folder
     cluster.heal("n1")
     assert cluster.run("n1", "ls", "/shared", user="bob").returncode == 0
     assert "UP" in cluster.run("n1", "scontrol", "ping").stdout
+
+
+def test_a_cluster_by_hand_has_a_shell_and_is_broken_and_mended_from_another_terminal():
+    with tempfile.TemporaryDirectory(prefix="by-hand-") as folder:
+        Path(folder).chmod(0o755)
+        words = [str(ROOT / "scripts/cluster")]
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": os.environ | {"TMPDIR": folder}}
+        shell = subprocess.Popen([*words, "--bare", f"--slurm={shape.DEFAULT_VERSION}"], stdin=subprocess.PIPE, **options)
+        with shell:
+            said = [line for line in iter(shell.stdout.readline, "exit ends everything.\n") if line]
+            assert any("you are alice on head" in line for line in said), said
+            deeds = ("kill n1", "kill n1", "kill head", "boot n1", "boot n1", "cut n2", "heal n2")
+            tried = [(deed, subprocess.run([*words, *deed.split()], timeout=300, **options)) for deed in deeds]
+            told, _ = shell.communicate("sbatch --parsable --wait -w n2 --wrap 'echo ran' && cat slurm-*.out\nexit 7\n", timeout=300)
+        assert [done.returncode for _deed, done in tried] == [0, 1, 1, 0, 1, 0, 0], [(deed, done.stdout) for deed, done in tried]
+        assert (shell.returncode, "\nran" in told.replace("\r", "")) == (7, True), told
+        assert "no cluster runs here" in subprocess.run([*words, "kill", "n1"], timeout=300, **options).stdout
 
 
 def test_nothing_is_left_when_the_holder_of_a_cluster_is_killed(tmp_path):

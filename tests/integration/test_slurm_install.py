@@ -127,6 +127,82 @@ def test_what_goes_in_is_what_was_printed_and_what_comes_out_is_all_of_it(tmp_pa
     island.visit(lambda: _in_and_out(packed), tmp_path / "island")
 
 
+def _shim_alone(packed: Path) -> None:
+    Path("/etc/slurm/plugstack.conf").write_text("# the site's own\n")
+    before = island.snapshot()
+    words = ("slurm", "install", "--here", "--shim-only", "--payload", str(packed))
+    done = _perdure(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    made = {path for path in island.difference(before, island.snapshot()) if not path.endswith("/.")}
+    folders = {"/opt/perdure", "/opt/perdure/lib", "/opt/perdure/lib/slurm", "/var/lib/perdure"}
+    files = {"/opt/perdure/lib/slurm/perdure_spank.so", "/etc/slurm/plugstack.conf", manifest.PATH}
+    assert made == folders | files
+    assert json.loads(_perdure(*words, "--json").stdout)["state"] == "unchanged"
+    both = _perdure(*words, "--store", STORE)
+    assert (both.returncode, "do not take part" in both.stderr) == (errors.UsageError.exit_status, True)
+
+    # It becomes a node that takes part, and a node that does is not made one that does not.
+    assert json.loads(_perdure(*words[:3], *words[4:], "--store", STORE, "--json").stdout)["state"] == "renewed"
+    refused = _perdure(*words)
+    assert (refused.returncode, "take it out first" in refused.stderr) == (errors.UsageError.exit_status, True)
+    assert json.loads(_installed("slurm", "uninstall", "--here", "--json").stdout)["state"] == "removed"
+    assert island.difference(before, island.snapshot()) == {}
+
+    # Perdure's own command is not there; whoever takes it out brings it.
+    assert _perdure(*words).returncode == 0
+    assert json.loads(_perdure("slurm", "uninstall", "--here", "--purge-checkpoints", "--json").stdout)["state"] == "removed"
+    assert island.difference(before, island.snapshot()) == {}
+
+
+def test_the_shim_alone_goes_in_and_comes_out_and_may_become_all_of_it(tmp_path):
+    packed = tmp_path / "payload.tar"
+    assert _perdure("slurm", "payload", "-o", str(packed)).returncode == 0
+    (tmp_path / "island").mkdir()
+    island.visit(lambda: _shim_alone(packed), tmp_path / "island")
+
+
+def test_a_line_that_is_there_already_is_left_to_whoever_put_it_there(tmp_path):
+    small = _small(tmp_path)
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        line = checks.line(SITE.prefix)
+        for shared in (Path("/etc/slurm/plugstack.conf"), Path("/etc/slurm/plugstack.conf.d/perdure.conf")):
+            Path("/etc/slurm/plugstack.conf.d").mkdir(exist_ok=True)
+            Path("/etc/slurm/plugstack.conf").write_text("include plugstack.conf.d/*\n")
+            shared.write_text(shared.read_text() + line if shared.exists() else line)
+            before = island.snapshot()
+            install.place(SITE, small, _node(small))
+            assert manifest.read().find(str(shared)) is None
+            uninstall.uninstall(purge=False, wait=False)
+            assert island.difference(before, island.snapshot()) == {}
+            shared.unlink()
+
+    island.visit(work, scratch)
+
+
+def test_a_node_that_fetches_its_configuration_needs_the_line_from_the_controller(tmp_path):
+    small = _small(tmp_path)
+    scratch = tmp_path / "island"
+    scratch.mkdir()
+
+    def work() -> None:
+        fetched = Path("/run/slurm/conf")
+        fetched.mkdir(parents=True)
+        Path("/etc/slurm/slurm.conf").rename(fetched / "slurm.conf")
+        _, findings = checks.look(SITE, small, trying=True)
+        assert "slurm-configless" in {finding.code for finding in findings}
+        (fetched / "plugstack.conf").write_text(f"# the controller's\n{checks.line(SITE.prefix)}")
+        before = island.snapshot()
+        install.place(SITE, small, _node(small))
+        assert Path("/opt/perdure/lib/slurm/perdure_spank.so").is_file()
+        uninstall.uninstall(purge=False, wait=False)
+        assert island.difference(before, island.snapshot()) == {}
+
+    island.visit(work, scratch)
+
+
 def test_an_installation_that_is_cut_off_anywhere_can_be_taken_out_or_completed(tmp_path):
     small = _small(tmp_path)
     scratch = tmp_path / "island"

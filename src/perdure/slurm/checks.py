@@ -123,12 +123,12 @@ def _slurm(report: _Report, site: Site, slurm: daemons.Slurm, payload: Payload) 
         return None
     if slurm.plugstack is None:
         report.problem("configuration", "slurm.conf", "is not found", "set SLURM_CONF, or name Slurm's folder with --slurm")
-    elif slurm.is_fetched:
+    elif slurm.is_fetched and not daemons.lists(slurm.plugstack, line(site.prefix)):
         report.problem(
             "configless",
             slurm.plugstack,
             "comes from the controller, which writes over what is changed here",
-            f"add to the controller's plugstack.conf: {line(site.prefix).strip()}",
+            f"add to the controller's plugstack.conf, and have nodes fetch it (scontrol reconfigure): {line(site.prefix).strip()}",
         )
     return _shim(report, site, slurm, payload)
 

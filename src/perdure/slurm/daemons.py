@@ -126,6 +126,15 @@ def included(plugstack: str | None) -> str | None:
     return None
 
 
+def lists(plugstack: str | None, line: str) -> bool:
+    """Tell whether `plugstack`, or a file that it includes, has `line`: put there by hand, or by another node that has the same file."""
+    if plugstack is None:
+        return False
+    patterns = re.findall(r"(?m)^\s*include\s+(\S+)", _text(plugstack))
+    files = [path for pattern in patterns for path in glob.glob(os.path.join(os.path.dirname(plugstack), pattern))]
+    return any(line.split() == one.split() for path in (plugstack, *files) for one in _text(path).splitlines())
+
+
 def _headers(home: str | None, program: str | None) -> tuple[str | None, str]:
     beside = [str(Path(os.path.realpath(program)).parent.parent / "include")] if program else []
     for folder in [*([f"{home}/include"] if home else []), *beside, "/usr/include", "/usr/local/include"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.slurm import checks, folder, manifest, policy, site, unit
+from perdure.slurm import checks, daemons, folder, manifest, policy, site, unit
 from perdure.slurm.checks import Node
 from perdure.slurm.manifest import Entry, Manifest
 from perdure.slurm.payload import Item, Payload
@@ -175,6 +175,9 @@ class _Making:
             return
         self.file(f"{self.site.prefix}/lib/slurm/perdure_spank.so", node.shim, mode=_RUN, entrance=True)
         line = checks.line(self.site.prefix)
+        ours = (f"{node.slurm.include}/perdure.conf", node.slurm.plugstack, os.path.realpath(node.slurm.plugstack))
+        if daemons.lists(node.slurm.plugstack, line) and not any(map(self._kind, ours)):
+            return  # the controller's file, or one that nodes share: whoever put the line there takes it out
         if node.slurm.include is not None:
             self.file(f"{node.slurm.include}/perdure.conf", line.encode(), entrance=True)
         elif not os.path.lexists(node.slurm.plugstack) or self._kind(node.slurm.plugstack) == "file":
