@@ -14,17 +14,26 @@ S = 10**9
 
 
 def line(state="RUNNING", *, start=1796003279, end="1796003579", preempt="N/A", restarts=0, requeue="1", reason="None"):
-    return f"{state}|main|{start}|{end}|{preempt}|{restarts}|{requeue}|{reason}|\n"
+    return f"7|7|{state}|main|{start}|{end}|{preempt}|{restarts}|{requeue}|{reason}|\n"
 
 
 def judged(text, *, restarts=0, grace_s=8.0):
-    return job.judge(job.parse(text), restarts=restarts, grace_s=grace_s)
+    return job.judge(job.parse(text, 7), restarts=restarts, grace_s=grace_s)
 
 
 def test_a_running_job_has_its_end_and_no_notice():
     outlook = judged(line())
     assert (outlook.standing, outlook.end_ns, outlook.notice, outlook.returns) == (Standing.RUNNING, 1796003579 * S, None, True)
-    assert job.parse(line()).partition == "main"
+    assert job.parse(line(), 7).partition == "main"
+
+
+def test_a_task_of_an_array_is_told_apart_from_the_others():
+    """As Slurm 24.11.5 answers for the number of an array's last task, which is that of the array."""
+    tasks = line("COMPLETING").replace("7|7|", "8|7_1|") + line(restarts=2).replace("7|7|", "7|7_2|") + "9|7_3|PENDING|main|N/A"
+    seen = job.parse(tasks, 7)
+    assert (seen.address, seen.state, seen.restarts) == ("7_2", "RUNNING", 2)
+    with pytest.raises(ValueError, match="not squeue's line"):
+        job.parse(tasks, 6)
 
 
 def test_a_job_without_a_limit_has_no_end():
@@ -65,11 +74,11 @@ def test_a_job_that_may_not_be_requeued_would_not_come_back():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\n", "slurm_load_jobs error: Invalid job id specified", "|main|1|2|N/A|0|1|None|", line().replace("|0|", "|x|")]
+    "text", ["", "\n", "slurm_load_jobs error: Invalid job id specified", "7|7||main|1|2|N/A|0|1|None|", line().replace("|0|", "|x|")]
 )
 def test_what_is_no_line_of_squeue_is_refused(text):
     with pytest.raises(ValueError, match=r"squeue|invalid literal"):
-        job.parse(text)
+        job.parse(text, 7)
 
 
 def test_a_name_says_cluster_job_and_step_and_is_read_back():

@@ -29,7 +29,7 @@ PARTITION = "PartitionName=main AllowGroups=ALL GraceTime={grace} Hidden=NO Pree
 
 def line(state="RUNNING", *, restarts=0, preempt="N/A", end=None, requeue="1"):
     now_s = int(time.time())
-    return f"{state}|main|{now_s - 60}|{end or now_s + 600}|{preempt}|{restarts}|{requeue}|None|\n"
+    return f"7|7|{state}|main|{now_s - 60}|{end or now_s + 600}|{preempt}|{restarts}|{requeue}|None|\n"
 
 
 class Slurm:
@@ -72,6 +72,12 @@ def a_job(*, restarts=0, **site):
 
 def requeues(slurm):
     return [words for words in slurm.asked if "requeue" in words]
+
+
+def test_a_task_of_an_array_is_requeued_alone(slurm):
+    slurm.answers("squeue", line().replace("7|7|", "8|7_1|") + line().replace("7|7|", "7|7_2|"))
+    a_job().saved("the allotted time ends in 2 min")
+    assert requeues(slurm) == ["scontrol requeue 7_2"]
 
 
 def test_a_saved_job_is_requeued_once(slurm):
@@ -180,4 +186,4 @@ def test_each_life_is_told_of_in_one_line():
 def test_a_look_says_how_the_job_stands(slurm):
     slurm.answers("squeue", line("SUSPENDED"))
     assert a_job().look().standing is Standing.SUSPENDED
-    assert slurm.asked[0].startswith("squeue -h -j 7 -O State:|,Partition:|")
+    assert slurm.asked[0].startswith("squeue -h -j 7 -O JobID:|,JobArrayID:|,State:|,Partition:|")

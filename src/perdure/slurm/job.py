@@ -1,7 +1,9 @@
 """A job as Slurm's controller shows it, read and judged. Pure. Called by `scheduler`.
 
-One line of ``squeue``, of fields that hold no text of the user's. Measured with 22.05 and 24.11: while a job is being ended its state is
-COMPLETING whatever the cause, but one that will run again has its count of restarts raised already, and one that is not has not.
+A line of ``squeue``, of fields that hold no text of the user's. The number of an array's last task is that of the array too: asked for it,
+squeue tells of all tasks, and ``scontrol requeue`` would requeue them all, so that a task is called by its ``JobArrayID``. Measured with
+22.05 and 24.11: while a job is being ended its state is COMPLETING whatever the cause, but one that will run again has its count of
+restarts raised already, and one that is not has not.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ import msgspec
 
 from perdure.supervisor.scheduler import Notice, Outlook, Standing
 
-FIELDS = "State:|,Partition:|,StartTime:|,EndTime:|,PreemptTime:|,RestartCnt:|,Requeue:|,Reason:|"
+FIELDS = "JobID:|,JobArrayID:|,State:|,Partition:|,StartTime:|,EndTime:|,PreemptTime:|,RestartCnt:|,Requeue:|,Reason:|"
 """What squeue is asked for (``-O``)."""
 
-_COLUMNS = 8
+_COLUMNS = 10
 _RUNS = frozenset({"RUNNING", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING"})
 _STANDS_STILL = frozenset({"SUSPENDED", "STOPPED"})
 _COMES_BACK = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "PREEMPTED", "NODE_FAIL", "SPECIAL_EXIT", "TIMEOUT", "DEADLINE"})
@@ -23,6 +25,8 @@ _OUT_OF_TIME = "timelimit"
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The job at one moment. Times are UTC, in nanoseconds; None: there is none."""
 
+    address: str
+    """What it is called when it alone is meant: ``7``, or ``7_2`` for a task of an array."""
     state: str
     partition: str
     start_ns: int | None
@@ -33,13 +37,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def parse(line: str) -> Seen:
-    """Read squeue's answer to `FIELDS`. Raises ValueError for anything else."""
-    columns = [column.strip() for column in line.strip().split("|")]
-    if len(columns) < _COLUMNS or not columns[0]:
-        raise ValueError(f"not squeue's line: {line!r}")
-    state, partition, start, end, preempted, restarts, requeue, reason = columns[:_COLUMNS]
+def parse(text: str, number: int) -> Seen:
+    """Read what squeue answers to `FIELDS` of job `number`. Raises ValueError for anything else."""
+    lines = [[column.strip() for column in line.split("|")] for line in text.splitlines()]
+    columns = next((one for one in lines if one[0] == str(number)), [])
+    if len(columns) < _COLUMNS or not columns[2]:
+        raise ValueError(f"not squeue's line: {text!r}")
+    _, address, state, partition, start, end, preempted, restarts, requeue, reason = columns[:_COLUMNS]
     return Seen(
+        address=address,
         state=state.upper(),
         partition=partition,
         start_ns=_time(start),

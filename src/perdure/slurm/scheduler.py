@@ -68,7 +68,10 @@ class SlurmJob:
 
     def look(self) -> Outlook:
         """Ask squeue. Raises `errors.SchedulerUnavailable`, also when the controller does not know the job (any more)."""
-        return job.judge(see(self._number, self._owner), restarts=self._restarts, grace_s=self._site.grace_s)
+        return self._judged(see(self._number, self._owner))
+
+    def _judged(self, seen: Seen) -> Outlook:
+        return job.judge(seen, restarts=self._restarts, grace_s=self._site.grace_s)
 
     def saved(self, reason: str) -> str:
         """Requeue the job as its user, unless Slurm is ending this attempt already: a later one must not be hit.
@@ -80,14 +83,15 @@ class SlurmJob:
             if self._site.requeues_ended and self.look().notice is not None:
                 return f"{reason}; Slurm puts the job into the queue again, and it goes on from its checkpoint"
             self._await_strike()
-        if self.look().standing not in _GOES_ON:
+        seen = see(self._number, self._owner)
+        if self._judged(seen).standing not in _GOES_ON:
             return f"{reason}; the job is being ended, and goes on from its checkpoint when it runs again"
         try:
-            commands.run("scontrol", "requeue", str(self._number), owner=self._owner)
+            commands.run("scontrol", "requeue", seen.address, owner=self._owner)
         except commands.Refused as error:
             raise errors.Unsupported(
                 f"{reason}; the job is saved, but Slurm does not put it into the queue again: {error}",
-                hint=f"once that is possible: scontrol requeue {self._number}",
+                hint=f"once that is possible: scontrol requeue {seen.address}",
             ) from error
         return f"{reason}; the job was put into the queue again and goes on from its checkpoint"
 
@@ -111,7 +115,7 @@ class SlurmJob:
 def see(number: int, owner: Owner) -> Seen:
     """Ask squeue how job `number` stands. Raises `errors.SchedulerUnavailable`, also when the controller does not know it (any more)."""
     try:
-        return job.parse(commands.run("squeue", "-h", "-j", str(number), "-O", job.FIELDS, owner=owner))
+        return job.parse(commands.run("squeue", "-h", "-j", str(number), "-O", job.FIELDS, owner=owner), number)
     except (commands.Refused, ValueError) as error:
         raise errors.SchedulerUnavailable(f"squeue does not tell of job {number}: {error}", hint="see scontrol ping") from error
 

@@ -35,7 +35,11 @@ static void ask(uint32_t job, int into)
 
 	if (slurm_load_job(&answer, job, 0) || !answer || !answer->record_count)
 		_exit(1);
+	/* The number of an array's last task is that of the array, whose other tasks are told of too. */
 	found = &answer->job_array[0];
+	for (uint32_t each = 0; each < answer->record_count; each++)
+		if (answer->job_array[each].job_id == job)
+			found = &answer->job_array[each];
 	memset(&record, 0, sizeof record);
 	copy_whole(record.partition, sizeof record.partition, found->partition);
 	copy_whole(record.qos, sizeof record.qos, found->qos);
