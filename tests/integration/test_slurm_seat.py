@@ -61,7 +61,6 @@ def jobs(tmp_path_factory):
         work.lay(cluster)
         told = Jobs(cluster)
         _left_alone(told)
-        _together(told)
         _requeued(told)
         for name, job in told.numbers.items():
             told.states[name] = cluster.wait_state(job, *DONE, timeout_s=LONG_S)
@@ -78,16 +77,6 @@ def _left_alone(told: Jobs) -> None:
     told.submit("tasks", "srun -n 2 sh -c 'echo ran in $PERDURE_WORKLOAD'", "--ntasks=2", "--comment=perdure")
     told.submit("never", "echo ran ${PERDURE_WORKLOAD-alone}", "--comment=perdure", env={"PERDURE": "0"})
     told.submit("killed-step", "srun -n 1 sh -c 'kill -USR2 $$'; echo ended with $?", env=EVERY)
-
-
-def _together(told: Jobs) -> None:
-    """Run an array whose last task, which has the array's number, leaves before its time is up, and jobs that wait for others."""
-    array = "exec python3 /shared/count.py 160 0.5 0 $HOME/array-$SLURM_ARRAY_TASK_ID.starts\n"
-    names = ("--output=array-%a.out", "--error=array-%a.err")
-    told.numbers["array"] = told.cluster.submit("alice", array, "--array=1-3", *names, "--time=1", env={"PERDURE": "every=5s"})
-    told.submit("first", work.count(20, 0.25, name="first"), "--time=1", env=EVERY)
-    told.submit("second", "cat $HOME/first.out", f"--dependency=afterok:{told.numbers['first']}", env=EVERY)
-    told.submit("two-nodes", "srun -N 2 -n 2 sh -c 'echo ran ${PERDURE_WORKLOAD-alone}'", "--nodes=2", env=EVERY)
 
 
 def _requeued(told: Jobs) -> None:
@@ -145,38 +134,6 @@ def test_a_step_that_opted_in_by_itself_says_why_it_is_not_saved(jobs):
 def test_a_step_of_two_tasks_runs_as_ever_and_says_why_once(jobs):
     assert (jobs.out("tasks"), jobs.states["tasks"]) == (f"ran in {jobs.workload('tasks')}\n" * 2, "COMPLETED")
     assert jobs.out("tasks", "err").count("steps of more than one task cannot be saved; this one runs unmanaged") == 1
-
-
-@pytest.mark.parametrize("task", ["1", "2", "3"])
-def test_each_task_of_an_array_goes_on_past_its_time_limit_by_itself(jobs, task):
-    assert jobs.out(f"array-{task}") == work.lines(160), jobs.out(f"array-{task}", "err")
-    assert jobs.out(f"array-{task}", "starts") == "started\n", jobs.out(f"array-{task}", "err")
-    lives = [line for line in jobs.out(f"array-{task}", "err").splitlines() if ", life " in line]
-    assert len({line.split(",")[0] for line in lives}) == 1, lives
-    # Not one more, for another task that left: each is requeued alone.
-    attempts = _attempts_of_task(jobs, task)
-    assert attempts == ["REQUEUED"] * (len(lives) - 1) + ["COMPLETED"]
-    assert len(attempts) == 2, attempts
-
-
-def _attempts_of_task(jobs: Jobs, task: str) -> list[str]:
-    words = ("sacct", "-a", "-D", "-X", "-n", "-P", "-S", "2020-01-01", "-j", f"{jobs.numbers['array']}_{task}", "-o", "State")
-
-    def states() -> list[str]:
-        return jobs.cluster.head(*words).stdout.split()
-
-    wait_until(lambda: states()[-1:] == ["COMPLETED"], "not accounted for", timeout_s=60)
-    return states()
-
-
-def test_a_job_that_waits_for_another_one_sees_it_done(jobs):
-    assert jobs.states["second"] == "COMPLETED"
-    assert jobs.out("second") == work.lines(20)
-
-
-def test_a_job_of_two_nodes_runs_as_ever_and_says_why_once(jobs):
-    assert (jobs.out("two-nodes"), jobs.states["two-nodes"]) == ("ran alone\n" * 2, "COMPLETED")
-    assert jobs.out("two-nodes", "err") == "perdure: jobs of more than one node cannot be saved; this one runs unmanaged\n"
 
 
 def test_a_job_that_opts_out_meets_nothing(jobs):
