@@ -59,10 +59,6 @@ def _look(cluster: slurm.Cluster) -> str:
     job = cluster.submit("alice", _LOOK, "--output=look.%j")
     cluster.wait_state(job, "COMPLETED")
     seen = (cluster.home / "alice" / f"look.{job}").read_text().replace(str(job), "JOB")
-    if cluster.shape.version == "22.05":
-        # It starts a step with all signals blocked now and then, with Perdure and without.
-        before, word, step = seen.partition("== step")
-        seen = before + word + re.sub(r"(?m)^SigBlk:.*", "SigBlk: …", step)
     for pattern, instead in _NUMBERS:
         seen = re.sub(pattern, instead, seen)
     return seen

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -190,7 +191,7 @@ def test_a_node_that_fetches_its_configuration_needs_the_line_from_the_controlle
     def work() -> None:
         fetched = Path("/run/slurm/conf")
         fetched.mkdir(parents=True)
-        Path("/etc/slurm/slurm.conf").rename(fetched / "slurm.conf")
+        shutil.move("/etc/slurm/slurm.conf", fetched / "slurm.conf")
         _, findings = checks.look(SITE, small, trying=True)
         assert "slurm-configless" in {finding.code for finding in findings}
         (fetched / "plugstack.conf").write_text(f"# the controller's\n{checks.line(SITE.prefix)}")
