@@ -10,12 +10,14 @@ from cluster.slurm import Cluster
 
 # Its state is in its memory alone: started again, it counts from 0, and adds a line to the file of its starts.
 _COUNT = """\
-import hashlib, sys, time
+import hashlib, os, sys, time
 total, pause_s, status, starts = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 with open(starts, "a") as file:
     file.write("started\\n")
 digest = hashlib.sha256()
 for number in range(total):
+    while number == total - 1 and sys.argv[5:] and not os.path.exists(sys.argv[5]):
+        time.sleep(0.1)
     digest.update(b"%d" % number)
     print(number, digest.hexdigest()[:16], flush=True)
     time.sleep(pause_s)
@@ -30,9 +32,13 @@ def lay(cluster: Cluster) -> None:
     path.chmod(0o644)
 
 
-def count(number: int, pause_s: float, *, name: str, status: int = 0) -> str:
-    """Return a batch script that counts to `number`, a line each `pause_s` seconds, and ends with `status`."""
-    return f"exec python3 /shared/count.py {number} {pause_s} {status} $HOME/{name}.starts\n"
+def count(number: int, pause_s: float, *, name: str, status: int = 0, waits: bool = False) -> str:
+    """Return a batch script that counts to `number`, a line each `pause_s` seconds, and ends with `status`.
+
+    One that `waits` writes its last line only when there is ``NAME.go`` in the user's home.
+    """
+    gate = f" $HOME/{name}.go" if waits else ""
+    return f"exec python3 /shared/count.py {number} {pause_s} {status} $HOME/{name}.starts{gate}\n"
 
 
 def files(name: str) -> tuple[str, str]:

@@ -30,7 +30,7 @@ srun -n 1 sh -c 'echo "step ran ${PERDURE_WORKLOAD-alone}: ${PERDURE_UNMANAGED%%
 """
 STEP = """\
 echo "script begins"
-srun -n 1 python3 /shared/count.py 60 0.25 5 $HOME/step.starts
+srun -n 1 python3 /shared/count.py 60 0.25 5 $HOME/step.starts $HOME/step.go
 echo "step ended with $?"
 """
 
@@ -85,8 +85,8 @@ def _requeued(told: Jobs) -> None:
     step = told.submit("step", STEP, "--nodelist=n1", env=EVERY)
     # Emptied by Slurm when it runs again; the other one is appended to.
     allocation = told.submit("allocation", ALLOCATION, "--nodelist=n2", "--propagate=NOFILE", env=EVERY | {"BEFORE": "before"})
-    appended = told.submit("appended", work.count(60, 0.25, name="appended"), "--nodelist=n2", "--open-mode=append", env=EVERY)
-    suspended = told.submit("suspended", work.count(60, 0.25, name="suspended"), "--nodelist=n1", env=EVERY)
+    appended = told.submit("appended", work.count(60, 0.25, name="appended", waits=True), "--nodelist=n2", "--open-mode=append", env=EVERY)
+    suspended = told.submit("suspended", work.count(60, 0.25, name="suspended", waits=True), "--nodelist=n1", env=EVERY)
     for job, name in ((step, f"{step}.0"), (allocation, allocation), (appended, appended), (suspended, suspended)):
         wait_until(lambda name=name: _has_checkpoint(cluster, name), f"no checkpoint of {name}", timeout_s=LONG_S)
         if job != suspended:
@@ -97,7 +97,8 @@ def _requeued(told: Jobs) -> None:
         wait_until(lambda job=job: cluster.job(job).get("Restarts") == "1", f"{job} is not requeued", timeout_s=LONG_S)
     # By now it has stood still for longer than its lease of 15 s lasts: the requeued ones had to end and wait for their turn.
     wait_until(lambda: "life 2" in told.out("allocation", "err"), "the allocation's job does not go on", timeout_s=LONG_S)
-    (cluster.home / "alice/allocation.go").write_text("")
+    for name in ("allocation", "step", "appended", "suspended"):
+        (cluster.home / f"alice/{name}.go").write_text("")
     cluster.head("scontrol", "resume", str(suspended))
 
 
