@@ -36,6 +36,7 @@ echo '== files'; ls -la | tail -n +2
 """
 # Of a job's own, and different each time.
 _NUMBERS = (
+    (r"(?m)^(SLURM\w*SLUID)=.*", r"\1=…"),
     (r"(?m)^(SLURM_JOB_START_TIME|SLURM_JOB_END_TIME|SLURM_TASK_PID|SLURM_SRUN_COMM_PORT|SLURM_STEP_LAUNCHER_PORT)=.*", r"\1=…"),
     (r"(pipe|socket):\[[0-9]+\]", r"\1:[…]"),
     (r"[A-Z][a-z]{2} +[0-9]+ [0-9]{2}:[0-9]{2}", "…"),

@@ -111,7 +111,9 @@ def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
         _upgrade_slurm(cluster)
         assert json.loads(installed.admin(cluster, *_INSTALL, "--json").stdout)["nodes"][0]["outcome"]["state"] == "mended"
 
-        kept = cluster.submit("alice", work.count(600, 0.1, name="kept"), "-w", "n2", *work.files("kept"), env={"PERDURE": "every=2s"})
+        kept = cluster.submit(
+            "alice", work.count(600, 0.1, name="kept", waits=True), "-w", "n2", *work.files("kept"), env={"PERDURE": "every=2s"}
+        )
         cluster.wait_state(kept, "RUNNING")
         wait_until(lambda: work.checkpoints(cluster, ALICE, kept), "no checkpoint", timeout_s=LONG_S)
 
@@ -136,6 +138,7 @@ def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
             assert work.written(cluster, "alice", name).splitlines()[-1] == "plain"
             assert [attempt[:2] for attempt in cluster.attempts(job)] == [("FAILED", "3:0")]
         wait_until(lambda: _last(cluster, kept) > saved, "it is saved no more", timeout_s=LONG_S)
+        (cluster.home / "alice/kept.go").write_text("")
 
         cluster.wait_state(kept, "COMPLETED", timeout_s=LONG_S)
         assert work.written(cluster, "alice", "kept") == work.lines(600)
