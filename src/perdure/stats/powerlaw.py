@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,3 +100,79 @@ def fit(sizes: Floats, events: Floats, job_hours: Floats, *, dispersion: float =
     design = np.column_stack([np.ones(offsets.size), offsets])
     penalty = np.diag([0.0, pull])
     return PowerLaw(level, beta, centre, design.T @ (expected[:, None] * design) + penalty, penalty)
+
+
+def exponent_interval(
+    law: PowerLaw, sizes: Floats, events: Floats, job_hours: Floats, *, covariance: Floats, quantile: float
+) -> tuple[float, float]:
+    """Return the interval of β that the events alone give, without the prior: the β that the likelihood ratio does not refute.
+
+    `covariance` is that of `law`'s (level, exponent), prior included, as `PowerLaw.covariance` gives it or a bootstrap in its form;
+    `quantile` the half-width of the interval in standard errors (normal or t). `sizes`, `events` and `job_hours` as for `fit`, of
+    at least two sizes with exposure.
+
+    The profile likelihood (Venzon and Moolgavkar 1988) over the level, with Jeffreys' prior as penalty, which keeps it finite
+    where all events struck one end of the sizes (Firth 1993; Heinze and Schemper 2002). Where events scatter more than
+    Poisson's, the ratio's logarithm is divided by r = (J⁻¹SJ⁻¹)/J⁻¹ of β, S being the score's covariance as seen (Kent 1982). An
+    interval around the penalised estimate with the prior counted as an observation covers right on average over true
+    exponents that scatter as widely as the prior, and too often where they lie nearer its mean, as those of real systems do.
+    """
+    exposed = job_hours > 0
+    offsets, hours, counts = np.log(sizes[exposed]) - law.centre, job_hours[exposed], events[exposed]
+    total, moment = float(counts.sum()), float(counts @ offsets)
+    scatter = _beyond_poisson(law, covariance)
+
+    def profile(beta: float) -> float:
+        # Scaled by its largest term: β goes far where a few sizes lie close together.
+        logs = np.log(hours) + beta * offsets
+        most = float(logs.max())
+        weights = np.exp(logs - most)
+        mass = float(weights.sum())
+        mean = float(weights @ offsets) / mass
+        spread = float(weights @ (offsets - mean) ** 2) / mass
+        likelihood = beta * moment - total * (float(np.log(mass)) + most)
+        return likelihood / scatter + 0.5 * float(np.log(max(spread, 1e-300)))
+
+    top = _peak(profile, law.exponent)
+    floor = profile(top) - quantile**2 / 2
+    # The law's own exponent is drawn towards the prior; it is not left outside of its interval.
+    return min(_crossing(profile, floor, top, -1.0), law.exponent), max(_crossing(profile, floor, top, 1.0), law.exponent)
+
+
+def _beyond_poisson(law: PowerLaw, covariance: Floats) -> float:
+    """How many times the variance of β that Poisson's scatter gives (without the prior) is seen."""
+    data = law.information - law.penalty
+    score = law.information @ covariance @ law.information - law.penalty
+    inverse = np.linalg.inv(data)
+    return max(1.0, float((inverse @ score @ inverse)[1, 1] / inverse[1, 1]))
+
+
+_WIDEST = 100.0
+"""Exponents beyond ±100 are not looked at."""
+
+
+def _peak(profile: Callable[[float], float], near: float) -> float:
+    """Find where `profile` is highest: it has one peak. Golden section between steps that double until both sides fall."""
+    low, high, step = near - 1.0, near + 1.0, 1.0
+    while profile(low) > profile(low + step / 2) and low > -_WIDEST:
+        low, step = low - 2 * step, 2 * step
+    step = 1.0
+    while profile(high) > profile(high - step / 2) and high < _WIDEST:
+        high, step = high + 2 * step, 2 * step
+    golden = (5**0.5 - 1) / 2
+    for _ in range(60):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if profile(left) > profile(right) else (left, high)
+    return (low + high) / 2
+
+
+def _crossing(profile: Callable[[float], float], floor: float, top: float, direction: float) -> float:
+    """Find where `profile`, from its peak at `top` on, falls to `floor`."""
+    inside, step = top, 0.25
+    while profile(top + direction * step) > floor and step < _WIDEST:
+        inside, step = top + direction * step, 2 * step
+    outside = top + direction * step
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if profile(middle) > floor else (inside, middle)
+    return (inside + outside) / 2

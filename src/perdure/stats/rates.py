@@ -77,12 +77,21 @@ def estimate_rates(
 def _fit(sums: Sums, law: powerlaw.PowerLaw, noise: Noise, departures: tuple[float, float], level: float) -> advice.RateFit:
     at_one = law.covariance_at_one(noise.covariance)
     exposed = sums.sizes[sums.job_hours > 0]
-    half = float(poisson.student_quantile(level, noise.freedom)) * float(np.sqrt(noise.covariance[1, 1]))
+    interval = None
+    if exposed.size > 1:  # a single size says nothing of β: what is left is the prior
+        low, high = powerlaw.exponent_interval(
+            law,
+            sums.sizes,
+            sums.events,
+            sums.job_hours,
+            covariance=noise.covariance,
+            quantile=float(poisson.student_quantile(level, noise.freedom)),
+        )
+        interval = advice.Interval(low, high, level)
     return advice.RateFit(
         coefficient=float(np.exp(law.level - law.exponent * law.centre)),
         exponent=law.exponent,
-        # A single size says nothing of β: what is left is the prior.
-        exponent_interval=advice.Interval(law.exponent - half, law.exponent + half, level) if exposed.size > 1 else None,
+        exponent_interval=interval,
         covariance=((float(at_one[0, 0]), float(at_one[0, 1])), (float(at_one[1, 0]), float(at_one[1, 1]))),
         observed_low=float(exposed.min()),
         observed_high=float(exposed.max()),
