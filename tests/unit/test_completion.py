@@ -152,6 +152,13 @@ def test_an_application_that_goes_on_by_itself_outlives_its_limit():
     assert completion.exceeds_limit(job).tolist() == [True, True, False, False]
 
 
+def test_checkpoints_come_before_the_limit_even_of_an_application_that_outlives_it():
+    job = terms(842, 55_000, durable=0.93, limit=210.0)
+    chunks = completion.best_chunks(job)[0]
+    assert chunks > 1
+    assert 842 / chunks <= 210 - 10 - 2
+
+
 def test_the_mean_loss_of_an_interruption():
     generator = np.random.default_rng(3)
     drawn = generator.exponential(474.0, 400_000)

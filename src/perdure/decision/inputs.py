@@ -80,6 +80,13 @@ def _schedule(row: Row) -> InputPoint:
         return _deadline(row)
     if math.isinf(row.limit):
         return _NO_SCHEDULE
+    if row.work > row.limit:
+        return InputPoint(
+            "either",
+            row.limit - row.work,
+            "minutes",
+            f"one attempt may run {duration(row.limit)}, the work takes {duration(row.work)} and goes on from its own state",
+        )
     return InputPoint("either", row.limit - row.work, "minutes", f"the work fits its limit of {duration(row.limit)}; there is no deadline")
 
 

@@ -149,7 +149,8 @@ def best_chunks(terms: Terms) -> Floats:
     The ideal is W over the exact interval, corrected for a first chunk that restarts at R0 instead of R: to first order the sum
     K·C + W²/(2MK) gains W·(e^{(R0 − R)/M} − 1)/K, so that K² grows by W·(e^{(R0 − R)/M} − 1)/C.
 
-    Where the work exceeds the limit of an attempt, K is at least what makes a chunk fit into it, and at least 2.
+    Where the work is longer than an attempt may run, chunks are at least as many as make one fit into the limit; there are at
+    least 2 unless the application goes on from its own state (then one, without checkpoints of ours, is possible too).
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ideal = terms.work / intervals.exact(terms.mttf, terms.checkpoint)
@@ -158,12 +159,13 @@ def best_chunks(terms: Terms) -> Floats:
     # 0/0 and ∞ − ∞ stand for checkpoints that cost nothing.
     ideal = np.minimum(np.where(np.isnan(corrected), MOST_CHUNKS, corrected), MOST_CHUNKS)
     room = terms.limit - terms.restore - terms.checkpoint
-    forced = exceeds_limit(terms)
+    longer = terms.work > terms.limit * _TOLERANCE
     # A limit without room for a restore and a checkpoint is hopeless at any K; `resume` says so.
-    fitting = np.ceil(np.where(forced & (room > 0), terms.work, 0.0) / np.where(forced & (room > 0), room, 1.0))
-    least = np.where(forced, np.maximum(fitting, 2.0), 1.0)
+    fitting = np.ceil(np.where(longer & (room > 0), terms.work, 0.0) / np.where(longer & (room > 0), room, 1.0))
+    least = np.where(longer, np.maximum(fitting, 2.0), 1.0)
     in_one_go = retry(terms)
-    best, lowest = least, _resume(terms, least, in_one_go)
+    best = np.where(exceeds_limit(terms), least, 1.0)
+    lowest = _resume(terms, best, in_one_go)
     for candidate in (np.full_like(ideal, 2.0), np.floor(ideal), np.ceil(ideal)):
         chunks = np.clip(candidate, least, np.maximum(MOST_CHUNKS, least))
         expected = _resume(terms, chunks, in_one_go)
