@@ -112,6 +112,8 @@ def _regret(judged: Judged, truth: Truth, advice: Advice) -> None:
         for row in advice.workloads
     }
     for workload in truth.workloads:
+        if not workload.attempts:
+            continue  # it was submitted and never ran within the window: there is nothing to advise on
         row = rows.get((workload.user, workload.account, workload.name, float(workload.gpus)))
         policy = workload.policy
         judged.workloads += 1
