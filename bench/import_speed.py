@@ -89,10 +89,9 @@ def duckdb_alone(path: str) -> None:
 
 def import_for_advice(path: str) -> None:
     """Read what advice needs, into memory."""
-    from perdure.advisor import source
     from perdure.history import importer, table
 
-    importer.open_history(table.connect(), path, importer.Request(columns=source.USED_COLUMNS, short_submit_lines=True))
+    importer.open_for_analysis(table.connect(), path)
 
 
 def import_to_parquet(path: str) -> None:

@@ -297,8 +297,3 @@ def test_the_same_input_gives_the_same_rows(tmp_path):
     second, _ = reading.read_text(tmp_path, content)
     assert first == second
     assert len(first) == 2999
-
-
-def test_columns_can_be_left_out(read):
-    (row,), _ = read(f"{HEAD}\n{line()}\n", columns=frozenset({"gpus", "outcome"}))
-    assert (row["gpus"], row["outcome"], row["name"]) == (8, "success", None)

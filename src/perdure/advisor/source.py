@@ -16,40 +16,6 @@ if TYPE_CHECKING:
     import duckdb
 
 
-USED_COLUMNS = frozenset(
-    {
-        "cluster",
-        "job_id",
-        "raw_id",
-        "het_job",
-        "het_offset",
-        "user",
-        "account",
-        "partition",
-        "qos",
-        "name",
-        "work_dir",
-        "submit_line",
-        "submit",
-        "eligible",
-        "start",
-        "end",
-        "elapsed_s",
-        "suspended_s",
-        "limit_s",
-        "nodes",
-        "gpus",
-        "outcome",
-        "state",
-        "depends_on",
-        "restarts",
-        "source",
-        "line",
-    }
-)
-"""Columns that an analysis looks at; a file that is read for one analysis only need not give the others."""
-
-
 def open_source(
     connection: duckdb.DuckDBPyConnection,
     source: Any,
@@ -68,8 +34,8 @@ def open_source(
     if isinstance(source, (str, os.PathLike)):
         from perdure.history import importer
 
-        request = importer.Request(cluster=cluster, tz=tz, columns=USED_COLUMNS, short_submit_lines=True)
-        summary = importer.open_history(connection, source, request, progress=progress)
+        request = importer.Request(cluster=cluster, tz=tz)
+        summary = importer.open_for_analysis(connection, source, request, progress=progress)
         return Path(source).name, () if summary is None else summary.notes
     _open_table(connection, source)
     return "", ()

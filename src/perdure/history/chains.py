@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.history import runs
+from perdure.history import compact, runs
 
 if TYPE_CHECKING:
     import duckdb
@@ -55,11 +55,13 @@ def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) 
 
 def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
     """Number the runs of each job. Most ids occur once: only the others pay for the sort."""
-    connection.execute("CREATE OR REPLACE TEMP TABLE repeated AS SELECT jkey FROM keyed GROUP BY jkey HAVING count(*) > 1")
+    connection.execute("CREATE OR REPLACE TEMP TABLE repeated AS SELECT jkey FROM compact GROUP BY jkey HAVING count(*) > 1")
+    preempted = runs.preempted_classes(connection)
+    several, single = runs.runs_sql("SEMI", preempted=preempted), runs.runs_sql("ANTI", preempted=preempted)
     order = "ORDER BY submit_s, start_s, end_s, elapsed_s, ending"
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE ordered AS
-        WITH several AS MATERIALIZED (SELECT * FROM ({runs.runs_sql("SEMI")}))
+        WITH several AS MATERIALIZED (SELECT * FROM ({several}))
         SELECT * EXCLUDE (generation), hash(jkey, generation) AS job,
                (row_number() OVER of_job)::INTEGER AS no,
                lead(jkey) OVER of_job IS NULL AS last,
@@ -75,8 +77,9 @@ def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
                 WINDOW of_id AS (PARTITION BY jkey {order})))
         WINDOW of_job AS (PARTITION BY jkey, generation {order})
         UNION ALL
-        SELECT *, hash(jkey, 0) AS job, 1 AS no, true AS last, NULL AS prev_end_s, NULL AS prev_ending FROM ({runs.runs_sql("ANTI")})""")
-    connection.execute("DROP TABLE keyed; DROP TABLE raw_keys; DROP TABLE repeated")
+        SELECT *, hash(jkey, 0) AS job, 1 AS no, true AS last, NULL AS prev_end_s, NULL AS prev_ending FROM ({single})""")
+    compact.begin(connection)
+    connection.execute("DROP TABLE raw_keys; DROP TABLE repeated")
 
 
 def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
@@ -177,14 +180,14 @@ def _timed_sql(group: str, having: str) -> str:
 
 
 # The last number in a name, and the name without it, of the few jobs where they matter.
-_NAMES = f"""
+_NAMES = """
     asked AS (
         SELECT jkey FROM further WHERE name_hash <> predecessor_name_hash
         UNION SELECT predecessor_jkey FROM further WHERE name_hash <> predecessor_name_hash),
     counters AS (
         SELECT jkey, try_cast(regexp_extract(max(name), '([0-9]+)[^0-9]*$', 1) AS BIGINT) AS counter,
                regexp_replace(max(name), '[0-9]+([^0-9]*)$', '#\\1') AS rest
-        FROM (SELECT {runs.JKEY} AS jkey, name FROM selected) SEMI JOIN asked USING (jkey) GROUP BY jkey)"""
+        FROM ordered SEMI JOIN asked USING (jkey) GROUP BY jkey)"""
 
 # A job that names its predecessor may have been submitted together with it, and the predecessor may never have started.
 _NAMED = """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.history import convert, fields, table, times
+from perdure.history import convert, doubts, fields, table, times
 from perdure.history.summary import ImportSummary
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 MIDNIGHT_SHARE = 0.001
 """Share of starts at midnight sharp above which a window was cut: by chance it is 1/86400."""
-RUNAWAY_S = 86_400
-"""A job this long beyond its limit is not running: Slurm kills at the limit, give or take OverTimeLimit."""
-DST_SLACK_S = 120
 
 
 class ArrayId(msgspec.Struct, frozen=True):
@@ -52,17 +49,6 @@ def parse_array_id(text: str) -> ArrayId | None:
     return ArrayId(int(job), tasks, int(throttle) if throttle else None, truncated=False)
 
 
-_KEY = (
-    "cluster, CASE WHEN db_index IS NULL THEN raw_id END, db_index, CASE WHEN db_index IS NULL THEN coalesce(submit, start) END,"
-    ' CASE WHEN db_index IS NULL AND coalesce(submit, start) IS NULL THEN hash(state, "end", elapsed_s) END,'
-    " CASE WHEN state = 'RESIZING' AND db_index IS NULL THEN start END"
-)
-"""What makes two records the same attempt: the database's index where there is one, else raw id and submission. A resized job has
-several records with one id, each of another start. Without any time, only equal records are the same."""
-
-_MOST_FINAL = '("end" IS NOT NULL AND outcome <> \'censored\') DESC, "end" DESC NULLS LAST, elapsed_s DESC NULLS LAST'
-
-
 def drop_duplicates(connection: duckdb.DuckDBPyConnection) -> int:
     """Keep the most final record of each attempt: day pulls repeat what runs over midnight. Returns how many were dropped.
 
@@ -74,7 +60,7 @@ def drop_duplicates(connection: duckdb.DuckDBPyConnection) -> int:
     columns = ", ".join(f'"{name}"' for name in table.stored_columns(connection))
     connection.execute(
         f"CREATE OR REPLACE TABLE perdure_kept AS SELECT {columns} FROM attempts"
-        f" QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY {_MOST_FINAL}) = 1"
+        f" QUALIFY row_number() OVER (PARTITION BY {doubts.SAME} ORDER BY {doubts.MOST_FINAL}) = 1"
     )
     connection.execute("DROP VIEW attempts")
     connection.execute(f"DROP TABLE {table.ROWS}")
@@ -103,7 +89,7 @@ def _has_duplicates(connection: duckdb.DuckDBPyConnection) -> bool:
         )
         if one and total == known:
             return bool(distinct < total)
-    total, distinct = _row(connection, f"SELECT count(*), count(DISTINCT hash({_KEY})) FROM attempts")
+    total, distinct = _row(connection, f"SELECT count(*), count(DISTINCT hash({doubts.SAME})) FROM attempts")
     return distinct < total
 
 
@@ -124,26 +110,17 @@ class Found(msgspec.Struct, frozen=True):
 def look_over(connection: duckdb.DuckDBPyConnection, *, tz: str, known_states: Sequence[str]) -> Found:
     """Look for what would mislead an analysis of the table ``attempts``. `tz` is the zone the times were printed in."""
     zone = times.load_zone(tz)
-    wall_start, wall_end = times.to_wall("start", zone), times.to_wall('"end"', zone)
-    gap = "abs(abs(date_diff('second', start, \"end\") - elapsed_s - coalesce(suspended_s, 0)) - 3600)"
-    changing = [times.doubtful(column, zone) for column in ("start", '"end"')]
-    doubtful = f"({' OR '.join(changing)})" if zone.changes else "false"
-    seen = (
-        f'(SELECT * REPLACE ({wall_start} AS start, {wall_end} AS "end") FROM attempts)'
-        if zone.changes or zone.first_offset_s
-        else "attempts"
-    )
     groups = connection.execute(
         f"""
         SELECT outcome, state, count(*),
-            count(*) FILTER ({doubtful} OR ({gap} <= {DST_SLACK_S} AND "end" > start)),
-            count(*) FILTER (state = 'RUNNING' AND elapsed_s > limit_s + {RUNAWAY_S}),
+            count(*) FILTER ({doubts.clock_change(zone)}),
+            count(*) FILTER ({doubts.RUNAWAY}),
             count(*) FILTER (contains(state_flags, '{convert.CLAMPED}')),
-            count(*) FILTER (start = date_trunc('day', start) AND start IS DISTINCT FROM submit),
+            count(*) FILTER ({doubts.MIDNIGHT}),
             count(start),
             count(*) FILTER (contains(job_id, '_[') AND array_tasks IS NULL),
             count(*) FILTER (restarts > 0)
-        FROM {seen} GROUP BY outcome, state
+        FROM (SELECT *, {doubts.walls(zone)} FROM attempts) GROUP BY outcome, state
         """
     ).fetchall()
     total, dst, runaway, clamped, midnight, starts, arrays, restarted = (sum(group[index] for group in groups) for index in range(2, 10))

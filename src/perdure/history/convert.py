@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from perdure.history import classify, gpus, quantities, times
+from perdure.history import classify, compact, gpus, quantities, times
 from perdure.history.table import Query
 from perdure.model import attempt
 from perdure.model.attempt import Outcome
@@ -28,10 +28,8 @@ class Options(msgspec.Struct, frozen=True):
     """Zone of times without an offset."""
     outcomes: Mapping[str, Outcome] = {}
     """State → class, stronger than `classify.CLASS_OF`."""
-    columns: frozenset[str] | None = None
-    """Columns of the attempts table that will be used; others stay NULL. None: all."""
-    short_submit_lines: bool = False
-    """Whether of a submit line only ``--signal`` is kept, if it is in it, else ''."""
+    for_analysis: bool = False
+    """Whether compact rows are wanted instead of attempts."""
     slurm_ids: bool = True
     """Whether ids have Slurm's form, in which ``_``, ``+`` and ``.`` mean something."""
 
@@ -65,16 +63,14 @@ def reason(fields: Mapping[str, str], header: Mapping[str, str]) -> str:
 def attempts(
     fields: Mapping[str, str], relation: str, options: Options, *, source: str, line: str | None = None, where: str = "true"
 ) -> Query:
-    """Return a query of those columns of the attempts table that `relation` can fill.
+    """Return a query of those columns of the attempts table that `relation` can fill, or of compact rows (`Options.for_analysis`).
 
     `fields` maps canonical fields to SQL expressions of type VARCHAR over `relation`, NULL for a blank; `source` and `line` are
-    expressions of their own. Columns outside `options.columns` are left out.
+    expressions of their own.
     """
     typed = {**_typed(fields, options), "source": source, "line": line or "NULL"}
     wanted = {
-        name: expression
-        for name, expression in _columns(fields, options).items()
-        if expression is not None and (options.columns is None or name in options.columns) and (name != "line" or line)
+        name: expression for name, expression in _columns(fields, options).items() if expression is not None and (name != "line" or line)
     }
     selected = ", ".join(
         f'TRY_CAST({wanted[column.name]} AS {column.sql}) AS "{column.name}"' for column in attempt.COLUMNS if column.name in wanted
@@ -82,7 +78,8 @@ def attempts(
     inner = ", ".join(f"{expression} AS {name}" for name, expression in typed.items())
     derived = ", ".join(f"{expression} AS {name}" for name, expression in _derived(fields).items())
     sql = f"SELECT {selected} FROM (SELECT *, {derived} FROM (SELECT {inner} FROM {relation} WHERE {where}))"
-    return Query(tuple(column.name for column in attempt.COLUMNS if column.name in wanted), sql)
+    query = Query(tuple(column.name for column in attempt.COLUMNS if column.name in wanted), sql)
+    return compact.query(query, tz=options.tz) if options.for_analysis else query
 
 
 def _typed(fields: Mapping[str, str], options: Options) -> dict[str, str]:
@@ -194,7 +191,7 @@ def _columns(fields: Collection[str], options: Options) -> dict[str, str | None]
         "qos": given("qos", "qos"),
         "name": given("name", "jobname"),
         "work_dir": given("work_dir", "workdir"),
-        "submit_line": given(_SHORT_SUBMIT_LINE if options.short_submit_lines else "submit_line", "submitline"),
+        "submit_line": given("submit_line", "submitline"),
         "submit": given("submit", "submit"),
         "eligible": given("eligible", "eligible"),
         "start": given("CASE WHEN start_at > end_at THEN end_at ELSE start_at END", "start"),
@@ -224,9 +221,6 @@ def _columns(fields: Collection[str], options: Options) -> dict[str, str | None]
         "source": "source",
         "line": "line",
     }
-
-
-_SHORT_SUBMIT_LINE = "CASE WHEN contains(submit_line, '--signal') THEN '--signal' WHEN submit_line IS NOT NULL THEN '' END"
 
 
 def _nodes(fields: Collection[str], started: str) -> str | None:

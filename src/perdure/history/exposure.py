@@ -110,7 +110,7 @@ def _rows(connection: duckdb.DuckDBPyConnection) -> tuple[advice.ExposureRow, ..
 
 def _cannot_tell(connection: duckdb.DuckDBPyConnection, totals: dict[str, Any]) -> tuple[str, ...]:
     """Say, a sentence each, what this history cannot answer and how that bears on the figures."""
-    source = _one(connection, _SOURCE)
+    source = _one(connection, "FROM source_facts")
     ran = max(totals["ran"], 1)
     no_gpus = totals["ran"] - totals["ran_with_gpus"]
     sentences = [
@@ -198,16 +198,6 @@ def _cannot_tell(connection: duckdb.DuckDBPyConnection, totals: dict[str, Any]) 
         (source["names"] == 0, "There are no job names: jobs of a user and account of one size are taken for one workload."),
     ]
     return tuple(text for applies, text in sentences if applies)
-
-
-_SOURCE = """
-    SELECT count(*) AS "rows", count(DISTINCT "user") AS users, count(submit_line) AS submit_lines, count(name) AS names,
-           count(*) FILTER (nodes IS NULL AND elapsed_s > 0) AS no_nodes,
-           count(*) FILTER (start = (SELECT min(start) FROM selected) AND elapsed_s > 0) AS at_start,
-           (SELECT count(*) FROM (
-               SELECT 1 FROM selected SEMI JOIN (SELECT DISTINCT raw_id FROM selected WHERE restarts > 0) USING (raw_id)
-               GROUP BY cluster, raw_id HAVING max(restarts) > count(*) - 1)) AS missing_earlier
-    FROM selected"""
 
 
 def _one(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:

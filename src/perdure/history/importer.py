@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure import errors
-from perdure.history import checks, classify, csv_map, sacct_json, sacct_text, sources, swf, table
+from perdure.history import checks, classify, compact, compact_checks, csv_map, sacct_json, sacct_text, sources, swf, table
 from perdure.history.convert import Options
 from perdure.history.summary import FileSummary, ImportSummary, Tally
 from perdure.model.attempt import Outcome
@@ -37,10 +37,6 @@ class Request(msgspec.Struct, frozen=True):
     """Fields of sacct text without a header, in order."""
     outcomes: Mapping[str, Outcome] = {}
     """State → outcome class, stronger than the built-in table."""
-    columns: frozenset[str] | None = None
-    """Columns of the attempts table that will be used; others stay NULL. None: all."""
-    short_submit_lines: bool = False
-    """Keep of submit lines only whether they ask for a signal (`convert.Options`): they are half of all text, and advice asks no more."""
 
 
 def import_files(
@@ -65,7 +61,8 @@ def import_files(
         table.publish(connection)
         duplicates = checks.drop_duplicates(connection)
         checks.expand_arrays(connection)
-        return summarise(connection, files, request, duplicates)
+        found = checks.look_over(connection, tz=request.tz, known_states=[*classify.CLASS_OF, *request.outcomes])
+        return summarise(files, found, duplicates)
 
 
 def open_history(
@@ -89,8 +86,37 @@ def open_history(
     return import_files(connection, [path], request, progress=progress)
 
 
-def summarise(connection: duckdb.DuckDBPyConnection, files: Iterable[FileSummary], request: Request, duplicates: int) -> ImportSummary:
-    """Sum up the table ``attempts`` and the files it came from."""
+def open_for_analysis(
+    connection: duckdb.DuckDBPyConnection,
+    path: str | os.PathLike[str],
+    request: Request = Request(),
+    *,
+    progress: Callable[[str, int], None] | None = None,
+) -> ImportSummary | None:
+    """Make one history ready for `chains.build`: as the view ``attempts`` on an attempts file, or, of any other format, as compact rows.
+
+    Returns the import's summary, which knows no states, or None for an attempts file, which is opened without reading it.
+
+    Raises `errors.InputError` and its kin.
+    """
+    if Path(path).is_file():
+        with sources.opened(path) as source:
+            if sources.detect(source) == "attempts":
+                table.open_attempts(connection, source.path)
+                return None
+    table.begin(connection)
+    compact.begin(connection)
+    with table.room_errors():
+        file = _read(connection, path, request, progress, for_analysis=True)
+        if not compact.is_there(connection):
+            table.add_columns(connection, compact.ALWAYS, rows=compact.ROWS, kinds=compact.TYPES)
+        compact.publish(connection)
+        duplicates = compact_checks.drop_duplicates(connection)
+        return summarise([file], compact_checks.look_over(connection), duplicates)
+
+
+def summarise(files: Iterable[FileSummary], found: checks.Found, duplicates: int) -> ImportSummary:
+    """Sum up what was `found` in a table of attempts and the files it came from."""
     files = tuple(files)
     skipped: Counter[str] = Counter()
     repaired: Counter[str] = Counter()
@@ -99,7 +125,6 @@ def summarise(connection: duckdb.DuckDBPyConnection, files: Iterable[FileSummary
         repaired.update(file.repaired)
     if duplicates:
         skipped["duplicate"] += duplicates
-    found = checks.look_over(connection, tz=request.tz, known_states=[*classify.CLASS_OF, *request.outcomes])
     summary = ImportSummary(
         files=files,
         lines=sum(file.lines for file in files),
@@ -128,13 +153,11 @@ def _read(
     path: str | os.PathLike[str],
     request: Request,
     progress: Callable[[str, int], None] | None,
+    *,
+    for_analysis: bool = False,
 ) -> FileSummary:
     label = os.fspath(path)
-    # What makes two records the same attempt is needed whatever is analysed.
-    columns = None if request.columns is None else request.columns | _IDENTITY
-    options = Options(
-        cluster=request.cluster, tz=request.tz, outcomes=request.outcomes, columns=columns, short_submit_lines=request.short_submit_lines
-    )
+    options = Options(cluster=request.cluster, tz=request.tz, outcomes=request.outcomes, for_analysis=for_analysis)
     report = None if progress is None else lambda done: progress(label, done)
     with sources.opened(path, progress=report) as source:
         kind = sources.detect(source)
@@ -147,11 +170,6 @@ def _read(
         if kind == "swf":
             return swf.read(connection, source, options)
         return sacct_text.read(connection, source, options, named=request.named_fields or None, progress=report)
-
-
-_IDENTITY = frozenset(
-    {"cluster", "db_index", "job_id", "raw_id", "submit", "start", "end", "elapsed_s", "state", "outcome", "source", "line"}
-)
 
 
 def _append_attempts(connection: duckdb.DuckDBPyConnection, source: sources.Source) -> FileSummary:

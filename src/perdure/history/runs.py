@@ -5,8 +5,8 @@ million attempts stay within memory. Hours are kept as whole numbers (node-secon
 sums are then exact, and the same whatever the order of the rows.
 
 Tables and views made
-    ``selected``    the attempts of the cluster asked for
-    ``keyed``       one row a run, with the strings that make its workload; `runs_sql` turns it into the columns of `RUN_COLUMNS`
+    ``compact``     what is needed of each attempt (`compact`); once heterogeneous components are one, `runs_sql` makes runs of it
+    ``source_facts``  one row: what the attempts tell of the source that they came from
     ``raw_keys``    rk, wid: from the hash of those strings to the workload
     ``workloads``   wid, cluster, user, account, name (normalised), is_gpu, milli_size, partition ('' for several)
 """
@@ -16,8 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from perdure import errors
-from perdure.history import names
-from perdure.model.attempt import Outcome
+from perdure.history import compact, names, table
 
 if TYPE_CHECKING:
     import duckdb
@@ -25,16 +24,13 @@ if TYPE_CHECKING:
 LIMIT_TOLERANCE = 0.05
 """An attempt that ran to within this part of its limit was exposed to being cut off there."""
 
-ENDING_TYPE = "ENUM(" + ", ".join(f"'{outcome.value}'" for outcome in sorted(Outcome)) + ")"
-"""SQL type of outcomes and endings: a byte each, compared as numbers. In the order of the alphabet, so that they sort like text."""
-
 RUN_COLUMNS: dict[str, str] = {
     "jkey": "hash of cluster and raw id (of the group, for a heterogeneous job)",
     "wid": "workload",
     "gkey": "hash of workload and working directory: what a resubmission has in common with its predecessor",
     "fkey": "the same without the size, which a job that never started does not have: what a dependency has in common",
     "owner": "hash of the user",
-    "name_hash": "hash of the name as given",
+    "name, name_hash": "the name as given, and its hash",
     "submit_s, eligible_s, start_s, end_s": "seconds since 1970, UTC; end_s NULL while pending or running",
     "elapsed_s": "seconds run",
     "limit_s": "wall-time limit; NULL: unknown, +inf: none",
@@ -52,47 +48,10 @@ RUN_COLUMNS: dict[str, str] = {
     "depends_on": "job ids it waited for",
 }
 
-_PREEMPTION_CLASS = "hash(coalesce(cluster, ''), partition, qos)"
-"""SQL for what decides whether a run can be preempted."""
-
-JKEY = "hash(coalesce(cluster, ''), coalesce(raw_id, job_id, concat(source, ':', line)))"
-"""SQL for the key of an attempt's id."""
-
-_COMPONENT = """
-    coalesce(cluster, '') AS cluster, coalesce("user", '') AS "user", coalesce(account, '') AS account,
-    coalesce(partition, '') AS partition, {coarse} AS coarse,
-    {jkey} AS jkey,
-    hash(coalesce("user", '')) AS owner,
-    hash(name) AS name_hash,
-    hash(work_dir) AS dir_hash,
-    epoch_us(submit) // 1000000 AS submit_s,
-    epoch_us(eligible) // 1000000 AS eligible_s,
-    epoch_us(start) // 1000000 AS start_s,
-    CASE WHEN outcome IN ('censored', 'never_started') AND "end" IS NULL THEN NULL
-         ELSE coalesce(epoch_us("end"), epoch_us(start) + (coalesce(elapsed_s, 0) + coalesce(suspended_s, 0)) * 1000000) // 1000000
-    END AS end_s,
-    greatest(coalesce(elapsed_s, 0), 0)::BIGINT AS elapsed_s,
-    limit_s,
-    CASE WHEN coalesce(elapsed_s, 0) > 0 THEN coalesce(nodes, 1) ELSE coalesce(nodes, 0) END::BIGINT AS nodes,
-    round(greatest(coalesce(gpus, 0), 0) * 1000)::BIGINT AS milli_gpus,
-    coalesce(try_cast(outcome AS {ending_type}), 'other'::{ending_type}) AS outcome,
-    coalesce(state = 'BOOT_FAIL', false) AS boot,
-    coalesce(contains(submit_line, '--signal'), false) AS signalled,
-    coalesce({preemption_class} IN ({preempted_classes}), false) AS preemptible,
-    depends_on
-"""
-
 # An interruption of one component is an interruption of the whole: the gravest ending speaks for the group.
 _GRAVEST = "list_position(['infrastructure', 'suspected_infrastructure', 'preempted', 'operator_cancel', 'walltime', 'requeued'], outcome)"
 
-_HET = f"""
-    SELECT {{columns}}
-    FROM (SELECT {_COMPONENT}, het_job, het_offset,
-                 row_number() OVER (PARTITION BY cluster, raw_id ORDER BY submit, start, "end") AS ordinal
-          FROM selected WHERE het_job IS NOT NULL)
-    GROUP BY cluster, het_job, ordinal
-"""
-_HET_COLUMNS = {
+_MERGED: dict[str, str] = {
     "nodes": "sum(nodes)::BIGINT",
     "milli_gpus": "sum(milli_gpus)::BIGINT",
     "node_s": "sum(nodes * elapsed_s)::BIGINT",
@@ -103,80 +62,97 @@ _HET_COLUMNS = {
     "outcome": f"coalesce(arg_min(outcome, {_GRAVEST}), arg_min(outcome, het_offset))",
     "boot": "bool_or(boot)",
     "signalled": "bool_or(signalled)",
-    "preemptible": "bool_or(preemptible)",
-    "jkey": "hash(cluster, '+', het_job)",
+    # The class of any component that can be preempted.
+    "preemption_class": "coalesce(min(preemption_class) FILTER (preemption_class IN ({preempted})), arg_min(preemption_class, het_offset))",
+    "jkey": "hash(coalesce(cluster, ''), '+', het_job)",
     "cluster": "cluster",
+    "het_job": "NULL",
+    "het_offset": "NULL",
 }
-_ORDER = (
-    'cluster, "user", account, partition, coarse, jkey, owner, name_hash, dir_hash, submit_s, eligible_s, start_s, end_s, elapsed_s, '
-    "limit_s, nodes, milli_gpus, node_s, gpu_ms, outcome, boot, signalled, preemptible, depends_on"
-)
+"""How the components of a heterogeneous job become one row; of other columns the first component's value is taken."""
 
 
 def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) -> None:
-    """Make ``keyed``, ``raw_keys`` and ``workloads`` from ``attempts``, of one `cluster` only when it is given.
+    """Make ``raw_keys``, ``workloads`` and ``source_facts`` from ``attempts`` or the compact rows of a file; of one `cluster` when given.
 
     Raises `errors.InputEmpty` when there is no attempt, or none of that cluster.
     """
-    _check_not_empty(connection, cluster)
-    where = "" if cluster is None else "WHERE cluster = '" + cluster.replace("'", "''") + "'"
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW selected AS SELECT * FROM attempts {where}")
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE keyed AS {_keyed_sql(_has_het(connection), _preempted_classes(connection))}")
+    read = compact.is_there(connection)
+    _check_not_empty(connection, compact.VIEW if read else "attempts", cluster)
+    named = None if cluster is None else "cluster = '" + cluster.replace("'", "''") + "'"
+    if not read:
+        compact.take(connection, where="" if named is None else f"WHERE {named}")
+    elif named is not None:
+        connection.execute(f"DELETE FROM {compact.ROWS} WHERE ({named}) IS NOT true")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE source_facts AS {_SOURCE_FACTS}")
+    _merge_heterogeneous(connection)
     _number_workloads(connection)
 
 
-def _check_not_empty(connection: duckdb.DuckDBPyConnection, cluster: str | None) -> None:
-    if connection.execute("SELECT 1 FROM attempts LIMIT 1").fetchone() is None:
+def _check_not_empty(connection: duckdb.DuckDBPyConnection, rows: str, cluster: str | None) -> None:
+    if connection.execute(f"SELECT 1 FROM {rows} LIMIT 1").fetchone() is None:
         raise errors.InputEmpty("the history holds no attempts", hint="import a wider window: perdure history import or pull")
     if cluster is None:
         return
-    known = [row[0] or "" for row in connection.execute("SELECT DISTINCT cluster FROM attempts ORDER BY 1 LIMIT 20").fetchall()]
-    if cluster not in known and connection.execute("SELECT 1 FROM attempts WHERE cluster = ? LIMIT 1", [cluster]).fetchone() is None:
+    known = [row[0] or "" for row in connection.execute(f"SELECT DISTINCT cluster FROM {rows} ORDER BY 1 LIMIT 20").fetchall()]
+    if cluster not in known and connection.execute(f"SELECT 1 FROM {rows} WHERE cluster = ? LIMIT 1", [cluster]).fetchone() is None:
         raise errors.InputEmpty(f"the history holds no attempts of cluster {cluster!r}", hint=f"it has: {', '.join(known) or 'no names'}")
 
 
-def _has_het(connection: duckdb.DuckDBPyConnection) -> bool:
-    return connection.execute("SELECT 1 FROM selected WHERE het_job IS NOT NULL LIMIT 1").fetchone() is not None
+_SOURCE_FACTS = f"""
+    SELECT count(*) AS "rows", count(DISTINCT "user") AS users, count(signalled) AS submit_lines, count(name) AS names,
+           count(*) FILTER (doubts & {compact.NO_NODES} > 0) AS no_nodes,
+           count(*) FILTER (start_s = (SELECT min(start_s) FROM compact) AND elapsed_s > 0) AS at_start,
+           (SELECT count(*) FROM (
+               SELECT 1 FROM compact SEMI JOIN (SELECT DISTINCT jkey FROM compact WHERE restarts > 0) USING (jkey)
+               GROUP BY jkey HAVING max(restarts) > count(*) - 1)) AS missing_earlier
+    FROM compact"""
 
 
-def _preempted_classes(connection: duckdb.DuckDBPyConnection) -> str:
-    """Return, as an SQL list, the hashes of the partitions and qualities of service in which any run was preempted."""
-    found = connection.execute(f"SELECT DISTINCT {_PREEMPTION_CLASS} FROM selected WHERE outcome = 'preempted' ORDER BY 1").fetchall()
+def preempted_classes(connection: duckdb.DuckDBPyConnection) -> str:
+    """Return, as an SQL list, the partitions and qualities of service in which any run was preempted."""
+    found = connection.execute(
+        "SELECT DISTINCT preemption_class FROM compact WHERE outcome = 'preempted' AND preemption_class IS NOT NULL ORDER BY 1"
+    ).fetchall()
     return ", ".join(str(row[0]) for row in found) or "NULL"
 
 
-def _keyed_sql(has_het: bool, preempted_classes: str) -> str:
-    component = _COMPONENT.format(
-        coarse=names.coarse_sql("coalesce(name, '')"),
-        jkey=JKEY,
-        ending_type=ENDING_TYPE,
-        preemption_class=_PREEMPTION_CLASS,
-        preempted_classes=preempted_classes,
+def _merge_heterogeneous(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make one row of the components of each run of a heterogeneous job."""
+    if connection.execute("SELECT 1 FROM compact WHERE het_job IS NOT NULL LIMIT 1").fetchone() is None:
+        return
+    preempted = preempted_classes(connection)
+    stored = table.stored_columns(connection, compact.ROWS)
+    columns = [name for name in compact.TYPES if name != "rk"]
+    merged = ", ".join(
+        f'{_MERGED.get(name, f"""arg_min("{name}", het_offset)""").replace("{preempted}", preempted)} AS "{name}"' for name in columns
     )
-    plain = f"""
-        SELECT *, nodes * elapsed_s AS node_s, milli_gpus * elapsed_s AS gpu_ms
-        FROM (SELECT {component} FROM selected WHERE het_job IS NULL)"""
-    merged = plain
-    if has_het:
-        order = [column.strip() for column in _ORDER.split(",")]
-        columns = ", ".join(f"{_HET_COLUMNS.get(column, f'arg_min({column}, het_offset)')} AS {column}" for column in order)
-        het = _HET.replace(_COMPONENT, component).format(columns=columns)
-        merged = f"SELECT {_ORDER} FROM ({plain}) UNION ALL {het}"
-    return f"""
-        SELECT *, hash(cluster, "user", account, partition, coarse, is_gpu, milli_size) AS rk
-        FROM (SELECT *, milli_gpus > 0 AS is_gpu, CASE WHEN milli_gpus > 0 THEN milli_gpus ELSE nodes * 1000 END AS milli_size
-              FROM ({merged}))"""
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE merged AS
+        SELECT *, {compact.kind_key("kin", '"partition"', "milli_gpus", "nodes")} AS rk FROM (
+            SELECT {merged} FROM (
+                SELECT *, row_number() OVER (PARTITION BY jkey ORDER BY submit_s, start_s, end_s) AS ordinal
+                FROM compact WHERE het_job IS NOT NULL)
+            GROUP BY cluster, het_job, ordinal)""")
+    connection.execute(f"DELETE FROM {compact.ROWS} WHERE het_job IS NOT NULL")
+    filled = [name for name in compact.TYPES if name in {*stored, "node_s", "gpu_ms"}]
+    selected = ", ".join(f'"{name}"' for name in filled)
+    table.append(connection, table.Query(tuple(filled), f"SELECT {selected} FROM merged", compact.ROWS, compact.TYPES))
+    compact.publish(connection)
+    connection.execute("DROP TABLE merged")
 
 
 def _number_workloads(connection: duckdb.DuckDBPyConnection) -> None:
     """Give each workload a number, in the order of its key, and let `raw_keys` lead from a row's hash to it."""
     connection.execute(f"""
         CREATE OR REPLACE TEMP TABLE raw_keys AS
-        SELECT rk, cluster, "user", account, partition, {names.normalise_sql("coarse")} AS name, is_gpu, milli_size
+        SELECT rk, coalesce(cluster, '') AS cluster, coalesce("user", '') AS "user", coalesce(account, '') AS account,
+               coalesce(partition, '') AS partition, {names.normalise_sql("name")} AS name, milli_gpus > 0 AS is_gpu,
+               CASE WHEN milli_gpus > 0 THEN milli_gpus ELSE nodes * 1000 END AS milli_size
         FROM (SELECT rk, any_value(cluster) AS cluster, any_value("user") AS "user", any_value(account) AS account,
-                     any_value(partition) AS partition, any_value(coarse) AS coarse,
-                     any_value(is_gpu) AS is_gpu, any_value(milli_size) AS milli_size
-              FROM keyed GROUP BY rk)""")
+                     any_value(partition) AS partition, any_value(name) AS name,
+                     any_value(milli_gpus) AS milli_gpus, any_value(nodes) AS nodes
+              FROM compact GROUP BY rk)""")
     connection.execute("""
         CREATE OR REPLACE TEMP TABLE workloads AS
         SELECT (row_number() OVER (ORDER BY cluster, "user", account, name, is_gpu, milli_size) - 1)::INTEGER AS wid, *
@@ -192,20 +168,27 @@ def _number_workloads(connection: duckdb.DuckDBPyConnection) -> None:
 _CUT_OFF = "('user_failure', 'suspected_infrastructure', 'user_cancel', 'requeued')"
 
 
-def runs_sql(kind: Literal["SEMI", "ANTI"]) -> str:
-    """Return the SQL of the runs whose id occurs several times (SEMI), or once (ANTI), by the table ``repeated``."""
+def runs_sql(kind: Literal["SEMI", "ANTI"], *, preempted: str) -> str:
+    """Return the SQL of the runs whose id occurs several times (SEMI), or once (ANTI), by the table ``repeated``.
+
+    `preempted` lists the classes that can be preempted (`preempted_classes`).
+    """
     # Slurm's own grace (KillWait, the scheduler's tick) makes what ran to its limit a little longer than it; what asks to be
     # requeued because its limit comes near does so a little before.
     ending = f"""CASE
-        WHEN limit_s > 0 AND elapsed_s >= limit_s AND outcome IN {_CUT_OFF} THEN 'walltime'::{ENDING_TYPE}
-        WHEN limit_s > 0 AND elapsed_s >= limit_s * {1 - LIMIT_TOLERANCE} AND outcome = 'requeued' THEN 'walltime'::{ENDING_TYPE}
+        WHEN limit_s > 0 AND elapsed_s >= limit_s AND outcome IN {_CUT_OFF} THEN 'walltime'::{compact.ENDING_TYPE}
+        WHEN limit_s > 0 AND elapsed_s >= limit_s * {1 - LIMIT_TOLERANCE} AND outcome = 'requeued' THEN 'walltime'::{compact.ENDING_TYPE}
         ELSE outcome END"""
     return f"""
-        SELECT jkey, wid, hash(wid, dir_hash) AS gkey, hash(cluster, "user", account, coarse, dir_hash) AS fkey, owner,
-               name_hash, submit_s, eligible_s, start_s, end_s, elapsed_s, limit_s,
-               is_gpu, milli_size, node_s, gpu_ms, CASE WHEN is_gpu THEN gpu_ms ELSE node_s * 1000 END AS cost_ms,
-               outcome, {ending} AS ending,
+        SELECT jkey, wid, hash(wid, dir_hash) AS gkey, hash(kin, dir_hash) AS fkey, owner, name, name_hash, submit_s, eligible_s, start_s,
+               end_s, elapsed_s, limit_s, is_gpu, milli_size, node_s, gpu_ms,
+               CASE WHEN is_gpu THEN gpu_ms ELSE node_s * 1000 END AS cost_ms, outcome, {ending} AS ending,
                elapsed_s > 0 AND (outcome = 'walltime'
                                   OR coalesce(limit_s > 0 AND elapsed_s >= limit_s * {1 - LIMIT_TOLERANCE}, false)) AS near_limit,
                boot, signalled, preemptible, depends_on
-        FROM (FROM keyed {kind} JOIN repeated USING (jkey)) JOIN raw_keys USING (rk)"""
+        FROM (SELECT * REPLACE (coalesce(node_s, nodes * elapsed_s) AS node_s, coalesce(gpu_ms, milli_gpus * elapsed_s) AS gpu_ms,
+                                coalesce(boot, false) AS boot, coalesce(signalled, false) AS signalled),
+                     milli_gpus > 0 AS is_gpu, CASE WHEN milli_gpus > 0 THEN milli_gpus ELSE nodes * 1000 END AS milli_size,
+                     hash(coalesce("user", '')) AS owner, hash(name) AS name_hash,
+                     coalesce(preemption_class IN ({preempted}), false) AS preemptible
+              FROM compact {kind} JOIN repeated USING (jkey)) JOIN raw_keys USING (rk)"""

@@ -222,13 +222,13 @@ class _Reading:
         """Take out the rows of records that a later line turned out to continue, one row for each."""
         self._register("perdure_replaced", replaced)
         query = convert.attempts(self.columns, "perdure_replaced", self.options, source=self.label, line="line")
-        stored = set(table.stored_columns(self.connection)) & set(query.columns)
-        keys = [name for name in ("job_id", "raw_id", "submit", "start", "end", "state", "name", "source") if name in stored]
+        stored = set(table.stored_columns(self.connection, query.rows)) & set(query.columns)
+        keys = [name for name in _SAME_ROW if name in stored]
         same = " AND ".join(f'a."{name}" IS NOT DISTINCT FROM r."{name}"' for name in keys)
         per_row = ", ".join(f'r."{name}"' for name in keys)
         deleted = self.connection.execute(
-            f"DELETE FROM {table.ROWS} WHERE rowid IN (SELECT min(a.rowid) FROM {table.ROWS} a JOIN ({query.sql}) r"
-            f" ON {same} GROUP BY {per_row}, r.line)"
+            f"DELETE FROM {query.rows} WHERE rowid IN (SELECT min(a.rowid) FROM {query.rows} a"
+            f" JOIN ({query.sql}) r ON {same} GROUP BY {per_row}, r.line)"
         )
         self.tally.attempts -= _count(deleted)
         self.connection.unregister("perdure_replaced")
@@ -292,6 +292,12 @@ _INSTEAD = {
     "alloctres": ("allocgres",),
 }
 """What does instead."""
+
+
+_SAME_ROW = (
+    "job_id", "raw_id", "submit", "start", "end", "state", "name", "source", "jkey", "submit_s", "start_s", "end_s", "outcome"
+)  # fmt: skip
+"""Columns of attempts and of compact rows by which the row of a record is found again."""
 
 
 class _LineCounter(threading.Thread):

@@ -12,8 +12,9 @@ import os
 import re
 import shutil
 import tempfile
+import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,8 @@ def connect(*, memory_limit: str = "2GiB", threads: int | None = None) -> duckdb
     # Also when it is never closed, at the latest when the process ends.
     weakref.finalize(connection, shutil.rmtree, spill, ignore_errors=True)
     connection.execute("SET TimeZone = 'UTC'")
+    # A relation that takes two seconds would print its progress to standard output.
+    connection.execute("SET enable_progress_bar = false")
     if connection.execute("SELECT 1 FROM duckdb_optimizers() WHERE name = 'type_pushdown'").fetchone():
         # It turns a try_cast over a CSV column into a cast by the CSV reader, which refuses rows instead of giving NULL.
         connection.execute("SET disabled_optimizers = 'type_pushdown'")
@@ -94,16 +97,22 @@ def room_errors() -> Iterator[None]:
         ) from error
 
 
-class Query(msgspec.Struct, frozen=True):
-    """A SELECT of some columns of the attempts table, in the order of `columns`."""
-
-    columns: tuple[str, ...]
-    sql: str
-
-
 ROWS = "perdure_rows"
 """The table behind the view ``attempts`` while files are read: only the columns that a file fills. A column of NULLs costs as much
 as one that holds something."""
+TYPES: Mapping[str, str] = types.MappingProxyType({column.name: column.sql for column in attempt.COLUMNS})
+"""SQL types of its columns."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A SELECT of some columns of a table of rows, in the order of `columns`."""
+
+    columns: tuple[str, ...]
+    sql: str
+    rows: str = ROWS
+    """Where its rows belong."""
+    kinds: Mapping[str, str] = TYPES
+    """SQL types of all columns of that table."""
 
 
 def begin(connection: duckdb.DuckDBPyConnection) -> None:
@@ -117,37 +126,35 @@ def begin(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def append(connection: duckdb.DuckDBPyConnection, query: Query) -> int:
-    """Append the rows of `query`; return how many there were."""
-    add_columns(connection, query.columns)
+    """Append the rows of `query` where they belong; return how many there were."""
+    add_columns(connection, query.columns, rows=query.rows, kinds=query.kinds)
     names = ", ".join(f'"{name}"' for name in query.columns)
-    row = connection.execute(f"INSERT INTO {ROWS} ({names}) {query.sql}").fetchone()
+    row = connection.execute(f"INSERT INTO {query.rows} ({names}) {query.sql}").fetchone()
     return int(row[0]) if row else 0
 
 
-def add_columns(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
-    """See to it that the table behind ``attempts`` has the columns `names`, and that it exists."""
-    there = stored_columns(connection)
-    missing = [f'"{column.name}" {column.sql}' for column in attempt.COLUMNS if column.name in set(names) - set(there)]
+def add_columns(connection: duckdb.DuckDBPyConnection, names: Iterable[str], *, rows: str = ROWS, kinds: Mapping[str, str] = TYPES) -> None:
+    """See to it that the table `rows` has the columns `names`, and that it exists."""
+    there = stored_columns(connection, rows)
+    missing = [f'"{name}" {kind}' for name, kind in kinds.items() if name in set(names) - set(there)]
     if not there:
-        connection.execute(f"CREATE TABLE {ROWS} ({', '.join(missing)})")
+        connection.execute(f"CREATE TABLE {rows} ({', '.join(missing)})")
         return
     for column in missing:
-        connection.execute(f"ALTER TABLE {ROWS} ADD COLUMN {column}")
+        connection.execute(f"ALTER TABLE {rows} ADD COLUMN {column}")
 
 
-def stored_columns(connection: duckdb.DuckDBPyConnection) -> tuple[str, ...]:
-    """Return the columns that the table behind ``attempts`` has."""
-    rows = connection.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [ROWS]).fetchall()
-    return tuple(row[0] for row in rows)
+def stored_columns(connection: duckdb.DuckDBPyConnection, rows: str = ROWS) -> tuple[str, ...]:
+    """Return the columns that the table `rows` has; none when there is no such table."""
+    found = connection.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [rows]).fetchall()
+    return tuple(row[0] for row in found)
 
 
-def publish(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make what was read visible as the view ``attempts``, with all columns; those that no file filled are NULL."""
-    there = stored_columns(connection)
-    columns = ", ".join(
-        f'"{column.name}"' if column.name in there else f'NULL::{column.sql} AS "{column.name}"' for column in attempt.COLUMNS
-    )
-    connection.execute(f"CREATE OR REPLACE VIEW attempts AS SELECT {columns} FROM {ROWS}")
+def publish(connection: duckdb.DuckDBPyConnection, *, rows: str = ROWS, view: str = "attempts", kinds: Mapping[str, str] = TYPES) -> None:
+    """Make what was read visible as the view ``attempts`` (or `view`), with all columns; those that no file filled are NULL."""
+    there = stored_columns(connection, rows)
+    columns = ", ".join(f'"{name}"' if name in there else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
+    connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM {rows}")
 
 
 def create_empty(connection: duckdb.DuckDBPyConnection) -> None:

@@ -1,0 +1,82 @@
+"""Reading a file straight into compact rows, against importing it and taking the rows from the attempts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import perdure
+from perdure.history import checks, compact, doubts, importer, simulate, table
+
+# What is known of files alone, and where a record stood.
+_OF_FILES = {"db_index", "same", "has_end", "line", "doubts"}
+_COLUMNS = ", ".join(f'"{name}"' for name in compact.TYPES if name not in _OF_FILES)
+
+HEAD = "JobIDRaw|JobID|User|State|Submit|Start|End|ElapsedRaw|Suspended|TimelimitRaw|AllocTRES|Restarts|SubmitLine|JobName"
+ONCE = "1|1|ann|COMPLETED|2026-01-05T00:00:00|2026-01-05T00:01:00|2026-01-05T01:01:00|3600|00:00:00|60|gres/gpu=8,node=1|0|sbatch x|a_1"
+LINES = {
+    "plain": ONCE,
+    "steps": "1.batch|1.batch||COMPLETED|2026-01-05T00:01:00|2026-01-05T00:01:00|2026-01-05T01:01:00|3600|||||0|",
+    "broken": "2|2|bob|FAILED|2026-03-29T01:30:00|2026-03-29T01:31:00|2026-03-29T04:31:00|7200|00:00:00|600|node=2|3|sbatch x|a\nb|c",
+    "midnight": "3|3|bob|NODE_FAIL|2026-01-05T09:00:00|2026-01-06T00:00:00|Unknown|60|00:00:00|UNLIMITED||1|sbatch --signal=B x|d 7",
+    "running": "4|4|ann|RUNNING|2026-01-01T00:00:00|2026-01-01T00:00:10|Unknown|900000|00:00:00|60|gres/gpu=1,node=1|0||",
+    "array": "5|5_[0-9,11|ann|PENDING|2026-01-01T00:00:00|Unknown|Unknown|0|00:00:00|60||0||array",
+    "twice": ONCE,
+    "lead": "6|6+0|ann|NODE_FAIL|2026-01-05T00:00:00|2026-01-05T00:01:00|2026-01-05T01:01:00|3600|00:00:00|60|gres/gpu=8,node=1|0||het",
+    "second": "7|6+1|ann|COMPLETED|2026-01-05T00:00:00|2026-01-05T00:01:00|2026-01-05T01:01:00|3600|00:00:00|60|node=4|0||het",
+    "continued": "8|8|eve|TIMEOUT|2026-01-05T00:00:00|2026-01-05T00:01:00|2026-01-05T01:01:00|3600|00:00:00|60|node=4|0|sbatch|name\n"
+    "that goes on",
+}
+
+
+def _both_ways(path: Path, tz: str) -> None:
+    read, imported = table.connect(threads=1), table.connect(threads=1)
+    request = importer.Request(tz=tz)
+    told = importer.open_for_analysis(read, path, request)
+    summary = importer.import_files(imported, [path], request)
+    compact.take(imported, where="")
+    query = f"SELECT {_COLUMNS} FROM compact ORDER BY ALL"
+    assert read.execute(query).fetchall() == imported.execute(query).fetchall()
+    unknown = {"unknown_states": {}, "clamped": 0, "notes": ()}
+    assert msgspec.structs.replace(told, **unknown) == msgspec.structs.replace(summary, **unknown)
+
+
+@pytest.mark.parametrize("tz", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("index", [False, True], ids=["no-index", "db-index"])
+def test_a_file_read_at_once_gives_the_rows_of_its_attempts(tmp_path, tz, index):
+    path = tmp_path / "sacct.txt"
+    lines = list(LINES.values())
+    numbers = [str(10 + lines.index(line)) for line in lines]  # the repeated record has the index of the first
+    path.write_text(
+        "\n".join(
+            [f"{'DBIndex|' if index else ''}{HEAD}", *(f"{n}|{line}" if index else line for n, line in zip(numbers, lines, strict=True))]
+        )
+    )
+    _both_ways(path, tz)
+
+
+def test_a_fleet_read_at_once_gives_the_rows_and_the_advice_of_its_attempts(tmp_path):
+    fleet = simulate.simulate(simulate.FleetSpec(gpus=128, days=10), 5)
+    fleet.write(tmp_path)
+    path = tmp_path / "sacct.txt"
+    _both_ways(path, "America/Denver")
+    connection = table.connect(threads=1)
+    importer.import_files(connection, [path])
+    table.write_attempts(connection, tmp_path / "attempts.parquet")
+    at_once, later = perdure.advise(path, what_if=True), perdure.advise(tmp_path / "attempts.parquet", what_if=True)
+    assert msgspec.structs.replace(at_once, history="", notes=()) == msgspec.structs.replace(later, history="", notes=())
+
+
+@given(st.from_regex(r"[0-9]{1,3}_\[[0-9,:%-]{0,12}\]?.{0,3}", fullmatch=True))
+def test_an_array_is_cut_off_where_its_list_cannot_be_read(text):
+    parsed = checks.parse_array_id(text)
+    known = parsed is not None and parsed.tasks is not None
+    ((cut_off,),) = _CONNECTION.execute(f"SELECT {doubts.ARRAY_CUT_OFF} FROM (SELECT ? AS job_id)", [text]).fetchall()
+    assert cut_off is not known
+
+
+_CONNECTION = table.connect(threads=1)
