@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -132,15 +133,16 @@ def _decide(
     lost = losses.expect(questions, answers, found.wanted(), np.array([one.gpu_hours for one in evidence]))
     saved, money = lost.saved().tolist(), lost.money.tolist()
     retry, resume = lost.retry.tolist(), lost.resume.tolist()
+    figures = zip(map(_known, retry), map(_known, resume), map(_known, saved), map(_known, money), strict=True)
     rows = []
-    for index, (one, mttf, question, answer) in enumerate(zip(evidence, mttfs, questions, answers, strict=True)):
-        warnings = _warnings(one, question, alternatives[index], other)
-        full = msgspec.structs.replace(answer, warnings=answer.warnings + warnings) if warnings else answer
-        rows.append(
-            advice.WorkloadAdvice(
-                one, mttf, question, full, _known(retry[index]), _known(resume[index]), _known(saved[index]), _known(money[index])
-            )
-        )
+    for one, mttf, question, answer, alternative, lost_and_saved in zip(
+        evidence, mttfs, questions, answers, alternatives, figures, strict=True
+    ):
+        full = answer
+        if alternative is not None or one.jobs < FEW_JOBS or one.resumes_itself or one.work_source != "completed":
+            warnings = _warnings(one, question, alternative, other)
+            full = msgspec.structs.replace(answer, warnings=answer.warnings + warnings)
+        rows.append(advice.WorkloadAdvice(one, mttf, question, full, *lost_and_saved))
     return rows, assumed
 
 
@@ -229,20 +231,29 @@ def _warnings(
 
 
 def _worst_first(rows: list[advice.WorkloadAdvice]) -> list[int]:
-    """Order by what retrying is expected to lose; where that never ends, by all that the workload was given."""
+    """Order by what retrying is expected to lose; where that never ends, by all that the workload was given; equals by their keys."""
+    figures = np.array(
+        [
+            (
+                row.evidence.gpu_hours if row.retry_lost_gpu_hours is None else row.retry_lost_gpu_hours,
+                row.evidence.destroyed_gpu_hours.high,
+                row.evidence.gpu_hours,
+            )
+            for row in rows
+        ]
+    ).reshape(-1, 3)
+    order = np.lexsort((-figures[:, 2], -figures[:, 1], -figures[:, 0]))
+    sorted_ = figures[order]
+    begins = np.flatnonzero(np.concatenate([[True], (sorted_[1:] != sorted_[:-1]).any(axis=1)])) if len(rows) else np.empty(0, int)
+    ranked: list[int] = order.tolist()
+    for first, past in itertools.pairwise([*begins.tolist(), len(rows)]):
+        if past - first > 1:
+            ranked[first:past] = sorted(ranked[first:past], key=lambda index: _key_order(rows[index].evidence.key))
+    return ranked
 
-    def rank(index: int) -> tuple[float, float, float, tuple[Any, ...]]:
-        row = rows[index]
-        lost = row.evidence.gpu_hours if row.retry_lost_gpu_hours is None else row.retry_lost_gpu_hours
-        key = row.evidence.key
-        return (
-            -lost,
-            -row.evidence.destroyed_gpu_hours.high,
-            -row.evidence.gpu_hours,
-            (key.cluster, key.user, key.account, key.name, key.size.count),
-        )
 
-    return sorted(range(len(rows)), key=rank)
+def _key_order(key: advice.WorkloadKey) -> tuple[Any, ...]:
+    return (key.cluster, key.user, key.account, key.name, key.size.count)
 
 
 def _known(value: float) -> float | None:

@@ -6,6 +6,7 @@ This is where the formulas of `stats` meet the rules that need numbers; which ve
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -49,11 +50,28 @@ class Figures:
     """The work is longer than one attempt may run."""
     no_room: Flags
     """The deadline can be met, but not with a second run, and resuming makes that likelier."""
-    break_even_work: Floats
-    break_even_checkpoint: Floats
-    break_even_mttf: Floats
-    destroyed: Floats
-    """Work that an interruption destroys on average when retrying."""
+
+    # Which verdict it is needs none of these: they are for those who say why.
+
+    @functools.cached_property
+    def break_even_work(self) -> Floats:
+        """See `completion.break_even_work`."""
+        return completion.break_even_work(self.terms)
+
+    @functools.cached_property
+    def break_even_checkpoint(self) -> Floats:
+        """See `completion.break_even_checkpoint`."""
+        return completion.break_even_checkpoint(self.terms)
+
+    @functools.cached_property
+    def break_even_mttf(self) -> Floats:
+        """See `completion.break_even_mttf`."""
+        return completion.break_even_mttf(self.terms)
+
+    @functools.cached_property
+    def destroyed(self) -> Floats:
+        """Work that an interruption destroys on average when retrying."""
+        return completion.destroyed(self.terms)
 
 
 def compute(questions: Sequence[JobQuestion]) -> Figures:
@@ -81,10 +99,6 @@ def compute(questions: Sequence[JobQuestion]) -> Figures:
         terms, low, high, due, own, retry, resume, chunks, gain, gain_low, gain_high, retry_meets, resume_meets,
         over_limit=completion.exceeds_limit(terms),
         no_room=no_room,
-        break_even_work=completion.break_even_work(terms),
-        break_even_checkpoint=completion.break_even_checkpoint(terms),
-        break_even_mttf=completion.break_even_mttf(terms),
-        destroyed=completion.destroyed(terms),
     )  # fmt: skip
 
 

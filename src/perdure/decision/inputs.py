@@ -23,11 +23,20 @@ Direction = Literal["retry", "resume", "either"]
 _NO_SCHEDULE = InputPoint("either", None, "minutes", "there is no deadline, and no limit that the work would meet")
 
 
+class _Known(dict[float, str]):
+    """Quantities that repeat over many jobs, in words: rates, limits and costs are few."""
+
+    def __missing__(self, minutes: float) -> str:
+        text = self[minutes] = duration(minutes)
+        return text
+
+
 class Teller:
     """Tell the four inputs of many jobs; costs repeat, and what was said of them is said again."""
 
     def __init__(self) -> None:
         self._rebuild: dict[tuple[float, float], InputPoint] = {}
+        self._known = _Known()
 
     def four_inputs(self, row: Row, size: Size) -> FourInputs:
         """Return the four inputs of one job."""
@@ -35,10 +44,10 @@ class Teller:
         rebuild = self._rebuild.get(costs)
         if rebuild is None:
             rebuild = self._rebuild[costs] = _rebuild(*costs)
-        return FourInputs(_interruption(row), _destroyed(row, size), rebuild, _schedule(row))
+        return FourInputs(_interruption(row, self._known), _destroyed(row, size, self._known), rebuild, _schedule(row, self._known))
 
 
-def _interruption(row: Row) -> InputPoint:
+def _interruption(row: Row, known: _Known) -> InputPoint:
     even = row.break_even_mttf
     # The break-even is of first order: for work that is interrupted many times a run, the exact gain knows better.
     pays = row.mttf < even or (row.gain > 0 and not row.over_limit)
@@ -46,7 +55,7 @@ def _interruption(row: Row) -> InputPoint:
     if math.isinf(row.mttf):
         seen = "no interruption was seen"
     else:
-        seen = f"one interruption in {duration(row.mttf)} of running, {amount(row.work / row.mttf)} a run"
+        seen = f"one interruption in {known[row.mttf]} of running, {amount(row.work / row.mttf)} a run"
     if not even > 0:
         turn = "checkpoints pay at this rate" if pays else "checkpoints pay at no rate"
     elif math.isinf(even):
@@ -56,14 +65,14 @@ def _interruption(row: Row) -> InputPoint:
     return InputPoint(points, row.work / row.mttf, "interruptions per run", f"{seen}; {turn}")
 
 
-def _destroyed(row: Row, size: Size) -> InputPoint:
+def _destroyed(row: Row, size: Size, known: _Known) -> InputPoint:
     price = row.checkpoint + max(row.restore - row.fresh, 0.0)
     points: Direction = "resume" if row.destroyed > price else "retry"
     hours = f"{amount(row.destroyed / 60.0 * size.count)} {'GPU' if size.unit == 'gpu' else 'node'}-hours"
     reason = f"an interruption destroys {duration(row.destroyed)} of work ({hours}); a checkpoint"
     if row.restore > row.fresh:
         reason += " and the dearer restart"
-    return InputPoint(points, row.destroyed, "minutes", f"{reason} cost {duration(price)}")
+    return InputPoint(points, row.destroyed, "minutes", f"{reason} cost {known[price]}")
 
 
 def _rebuild(restore: float, fresh: float) -> InputPoint:
@@ -71,7 +80,7 @@ def _rebuild(restore: float, fresh: float) -> InputPoint:
     return InputPoint(points, fresh, "minutes", f"starting fresh takes {duration(fresh)}, restoring {duration(restore)}")
 
 
-def _schedule(row: Row) -> InputPoint:
+def _schedule(row: Row, known: _Known) -> InputPoint:
     if row.over_limit:
         return InputPoint(
             "resume", row.limit - row.work, "minutes", f"one attempt may run {duration(row.limit)}, the work takes {duration(row.work)}"
@@ -87,7 +96,7 @@ def _schedule(row: Row) -> InputPoint:
             "minutes",
             f"one attempt may run {duration(row.limit)}, the work takes {duration(row.work)} and goes on from its own state",
         )
-    return InputPoint("either", row.limit - row.work, "minutes", f"the work fits its limit of {duration(row.limit)}; there is no deadline")
+    return InputPoint("either", row.limit - row.work, "minutes", f"the work fits its limit of {known[row.limit]}; there is no deadline")
 
 
 def _deadline(row: Row) -> InputPoint:

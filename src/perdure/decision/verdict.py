@@ -30,6 +30,9 @@ OWN_FAILURE_SHARE = 0.5
 INDIFFERENCE = 0.005
 """Half a percent of a run: repetitions of one job differ by more, so that nobody would see the gain."""
 
+_OPEN = frozenset({reasons.Case.STRADDLES, reasons.Case.SMALL_GAIN})
+"""Cases that a measurement would settle."""
+
 _KINDS: dict[reasons.Case, VerdictKind] = {
     reasons.Case.OWN_FAILURE: VerdictKind.NEITHER,
     reasons.Case.LIMIT_TOO_SHORT: VerdictKind.NEITHER,
@@ -67,12 +70,12 @@ def decide_all(questions: Sequence[JobQuestion]) -> list[Verdict]:
             Verdict(
                 _KINDS[case],
                 reasons.sentence(case, row),
-                PolicyOutcome(_finite(row.retry), math.isinf(row.retry), 1, None, _asked(row.retry_meets)),
+                _retry_outcome(row),
                 _resume_outcome(row),
                 _break_even(row),
                 told.four_inputs(row, question.size),
                 warned.get(index, ()),
-                reasons.settling(case, row, extrapolated=question.extrapolated),
+                reasons.settling(case, row, extrapolated=question.extrapolated) if case in _OPEN else None,
             )
         )
     return verdicts
@@ -107,10 +110,20 @@ def _cases(found: figures.Figures) -> list[reasons.Case]:
     return [order[number] for number in chosen.tolist()]
 
 
+# Hundreds of thousands are made: the tests are written out here, not called. NaN differs from itself: no deadline.
+
+
+def _retry_outcome(row: reasons.Row) -> PolicyOutcome:
+    expected, meets = row.retry, row.retry_meets
+    never = expected == math.inf
+    return PolicyOutcome(None if never else expected, never, 1, None, meets if meets == meets else None)  # noqa: PLR0124
+
+
 def _resume_outcome(row: reasons.Row) -> PolicyOutcome:
-    chunks = int(row.chunks)
+    expected, meets = row.resume, row.resume_meets
+    never, chunks = expected == math.inf, int(row.chunks)
     interval = row.work / chunks if chunks > 1 else None
-    return PolicyOutcome(_finite(row.resume), math.isinf(row.resume), chunks, interval, _asked(row.resume_meets))
+    return PolicyOutcome(None if never else expected, never, chunks, interval, meets if meets == meets else None)  # noqa: PLR0124
 
 
 def _break_even(row: reasons.Row) -> BreakEven:
@@ -123,7 +136,3 @@ def _break_even(row: reasons.Row) -> BreakEven:
 
 def _finite(minutes: float) -> float | None:
     return minutes if minutes < math.inf else None
-
-
-def _asked(probability: float) -> float | None:
-    return None if math.isnan(probability) else probability
