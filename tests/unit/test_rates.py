@@ -128,7 +128,7 @@ def test_the_exponents_interval_is_what_the_likelihood_ratio_does_not_refute(str
     sizes, events = np.array([1.0, 8.0, 64.0, 256.0, 1024.0]), np.array(struck, float)
     hours = 1e5 / sizes**0.8
     law = powerlaw.fit(sizes, events, hours)
-    low, high = powerlaw.exponent_interval(law, sizes, events, hours, covariance=law.covariance(), quantile=1.6448536)
+    low, high = powerlaw.exponent_interval(law, sizes, events, hours, scatter=1.0, quantile=1.6448536)
 
     def best_at(beta: float) -> float:
         def loss(level: np.ndarray) -> float:
@@ -151,11 +151,21 @@ def test_what_scatters_more_than_poisson_widens_the_exponents_interval() -> None
     law = powerlaw.fit(sizes, events, hours)
     inverse = np.linalg.inv(law.information)
     bursty = inverse @ (4.0 * (law.information - law.penalty) + law.penalty) @ inverse
-    plain, wide = (
-        powerlaw.exponent_interval(law, sizes, events, hours, covariance=covariance, quantile=1.645)
-        for covariance in (law.covariance(), bursty)
-    )
+    assert law.beyond_poisson(law.covariance()) == pytest.approx(1.0)
+    assert law.beyond_poisson(bursty) == pytest.approx(4.0)
+    plain, wide = (powerlaw.exponent_interval(law, sizes, events, hours, scatter=scatter, quantile=1.645) for scatter in (1.0, 4.0))
     assert (wide[1] - wide[0]) / (plain[1] - plain[0]) == pytest.approx(2.0, rel=0.05)
+
+
+def test_bins_off_the_law_widen_the_exponents_interval() -> None:
+    sizes = 2.0 ** np.arange(11)
+    on_law = [(size, 0, 100, 1e5 / size) for size in sizes]
+    off_law = [(size, 0, 200 if size in (1, 8, 256, 512) else 50, 1e5 / size) for size in sizes]
+    widths = []
+    for rows in (on_law, off_law):
+        interval = _estimate(_cells(rows)).fit.exponent_interval
+        widths.append(interval.high - interval.low)
+    assert widths[1] > 3 * widths[0]
 
 
 # Shrinkage -------------------------------------------------------------------------------------------------------

@@ -47,6 +47,19 @@ class PowerLaw:
         sandwich: Floats = inverse @ (data + self.penalty) @ inverse
         return sandwich
 
+    def beyond_poisson(self, covariance: Floats) -> float:
+        """Return how many times the variance of β that Poisson's scatter alone gives is in `covariance`, without the prior; at least 1.
+
+        `covariance` is in the form of `covariance`'s result: r = (J⁻¹SJ⁻¹)/J⁻¹ of β, J being the data's information and S the score's
+        covariance (Kent 1982). At least two sizes must have been observed.
+        """
+        data = self.information - self.penalty
+        if np.linalg.cond(data) > 1e12:  # all but one size hardly ran: the data say nothing of β
+            return 1.0
+        score = self.information @ covariance @ self.information - self.penalty
+        inverse = np.linalg.inv(data)
+        return max(1.0, float((inverse @ score @ inverse)[1, 1] / inverse[1, 1]))
+
     def covariance_at_one(self, covariance: Floats) -> Floats:
         """Return the covariance of (log a, β), a being the rate at size 1, from that of (level, exponent)."""
         shift = np.array([[1.0, -self.centre], [0.0, 1.0]])
@@ -103,24 +116,21 @@ def fit(sizes: Floats, events: Floats, job_hours: Floats, *, dispersion: float =
 
 
 def exponent_interval(
-    law: PowerLaw, sizes: Floats, events: Floats, job_hours: Floats, *, covariance: Floats, quantile: float
+    law: PowerLaw, sizes: Floats, events: Floats, job_hours: Floats, *, scatter: float, quantile: float
 ) -> tuple[float, float]:
     """Return the interval of β that the events alone give, without the prior: the β that the likelihood ratio does not refute.
 
-    `covariance` is that of `law`'s (level, exponent), prior included, as `PowerLaw.covariance` gives it or a bootstrap in its form;
-    `quantile` the half-width of the interval in standard errors (normal or t). `sizes`, `events` and `job_hours` as for `fit`, of
-    at least two sizes with exposure.
+    `scatter` ≥ 1 says how many times Poisson's variance β has (`PowerLaw.beyond_poisson`); `quantile` is the half-width of the
+    interval in standard errors (normal or t). `sizes`, `events` and `job_hours` as for `fit`, of at least two sizes with exposure.
 
     The profile likelihood (Venzon and Moolgavkar 1988) over the level, with Jeffreys' prior as penalty, which keeps it finite
-    where all events struck one end of the sizes (Firth 1993; Heinze and Schemper 2002). Where events scatter more than
-    Poisson's, the ratio's logarithm is divided by r = (J⁻¹SJ⁻¹)/J⁻¹ of β, S being the score's covariance as seen (Kent 1982). An
-    interval around the penalised estimate with the prior counted as an observation covers right on average over true
-    exponents that scatter as widely as the prior, and too often where they lie nearer its mean, as those of real systems do.
+    where all events struck one end of the sizes (Firth 1993; Heinze and Schemper 2002); its logarithm is divided by
+    `scatter` (McCullagh and Nelder 1989; Kent 1982). An interval around the penalised estimate that counts the prior as an
+    observation is right on average over true exponents as far apart as the prior has them, and too wide for those near 1.
     """
     exposed = job_hours > 0
     offsets, hours, counts = np.log(sizes[exposed]) - law.centre, job_hours[exposed], events[exposed]
     total, moment = float(counts.sum()), float(counts @ offsets)
-    scatter = _beyond_poisson(law, covariance)
 
     def profile(beta: float) -> float:
         # Scaled by its largest term: β goes far where a few sizes lie close together.
@@ -137,14 +147,6 @@ def exponent_interval(
     floor = profile(top) - quantile**2 / 2
     # The law's own exponent is drawn towards the prior; it is not left outside of its interval.
     return min(_crossing(profile, floor, top, -1.0), law.exponent), max(_crossing(profile, floor, top, 1.0), law.exponent)
-
-
-def _beyond_poisson(law: PowerLaw, covariance: Floats) -> float:
-    """How many times the variance of β that Poisson's scatter gives (without the prior) is seen."""
-    data = law.information - law.penalty
-    score = law.information @ covariance @ law.information - law.penalty
-    inverse = np.linalg.inv(data)
-    return max(1.0, float((inverse @ score @ inverse)[1, 1] / inverse[1, 1]))
 
 
 _WIDEST = 100.0

@@ -17,7 +17,7 @@ from perdure.model.attempt import Cause
 from perdure.stats import dispersion, poisson, powerlaw, shrinkage, size_bins
 from perdure.stats.cells import ExposureCells, Sums
 from perdure.stats.mttf import mttf_for_size, mttf_for_sizes, zero_event_rates
-from perdure.stats.noise import Noise, between_bins, bootstrap_noise, poisson_noise, within_bins
+from perdure.stats.noise import Noise, between_bins, bootstrap_noise, misfit, poisson_noise, within_bins
 
 __all__ = ["ExposureCells", "estimate_rates", "mttf_for_size", "mttf_for_sizes"]
 
@@ -55,7 +55,9 @@ def estimate_rates(
     if law is not None and spread.over_dispersed:
         law, noise = bootstrap_noise(sums, law, generator)
     tau_squared = within = 0.0
+    exponent = None
     if law is not None:
+        exponent = _exponent_interval(sums, law, noise, level)
         within = within_bins(sums, law, noise)
         tau_squared, noise = between_bins(sums, law, noise)
     bins = _bins(sums, law, noise, tau_squared, level)
@@ -68,30 +70,36 @@ def estimate_rates(
         node_hours=float(np.sum(cells.node_hours)),
         gpu_hours=float(np.sum(cells.gpu_hours)),
         bins=bins,
-        fit=None if law is None else _fit(sums, law, noise, (tau_squared, within), level),
+        fit=None if law is None else _fit(sums, law, noise, (tau_squared, within), exponent),
         dispersion=spread,
         interval_method="bootstrap" if np.isfinite(noise.freedom) else "poisson",
     )
 
 
-def _fit(sums: Sums, law: powerlaw.PowerLaw, noise: Noise, departures: tuple[float, float], level: float) -> advice.RateFit:
+def _exponent_interval(sums: Sums, law: powerlaw.PowerLaw, noise: Noise, level: float) -> advice.Interval | None:
+    """Return what the events alone, as `noise` has them scatter, and the bins' departures from the law leave possible for β."""
+    if np.count_nonzero(sums.job_hours > 0) < 2:  # a single size says nothing of β: what is left is the prior
+        return None
+    low, high = powerlaw.exponent_interval(
+        law,
+        sums.sizes,
+        sums.events,
+        sums.job_hours,
+        scatter=law.beyond_poisson(noise.covariance) * misfit(sums, law, noise),
+        quantile=float(poisson.student_quantile(level, noise.freedom)),
+    )
+    return advice.Interval(low, high, level)
+
+
+def _fit(
+    sums: Sums, law: powerlaw.PowerLaw, noise: Noise, departures: tuple[float, float], exponent: advice.Interval | None
+) -> advice.RateFit:
     at_one = law.covariance_at_one(noise.covariance)
     exposed = sums.sizes[sums.job_hours > 0]
-    interval = None
-    if exposed.size > 1:  # a single size says nothing of β: what is left is the prior
-        low, high = powerlaw.exponent_interval(
-            law,
-            sums.sizes,
-            sums.events,
-            sums.job_hours,
-            covariance=noise.covariance,
-            quantile=float(poisson.student_quantile(level, noise.freedom)),
-        )
-        interval = advice.Interval(low, high, level)
     return advice.RateFit(
         coefficient=float(np.exp(law.level - law.exponent * law.centre)),
         exponent=law.exponent,
-        exponent_interval=interval,
+        exponent_interval=exponent,
         covariance=((float(at_one[0, 0]), float(at_one[0, 1])), (float(at_one[1, 0]), float(at_one[1, 1]))),
         observed_low=float(exposed.min()),
         observed_high=float(exposed.max()),
