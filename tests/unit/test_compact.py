@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 from pathlib import Path
 
 import msgspec
@@ -69,6 +71,21 @@ def test_a_fleet_read_at_once_gives_the_rows_and_the_advice_of_its_attempts(tmp_
     table.write_attempts(connection, tmp_path / "attempts.parquet")
     at_once, later = perdure.advise(path, what_if=True), perdure.advise(tmp_path / "attempts.parquet", what_if=True)
     assert msgspec.structs.replace(at_once, history="", notes=()) == msgspec.structs.replace(later, history="", notes=())
+
+
+def test_attempts_through_a_pipe_give_the_same_advice(tmp_path):
+    fleet = simulate.simulate(simulate.FleetSpec(gpus=64, days=5), 6)
+    connection = table.connect(threads=1)
+    fleet.fill(connection)
+    path = tmp_path / "attempts.parquet"
+    table.write_attempts(connection, path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        written = pool.submit(pipe.write_bytes, path.read_bytes())
+        piped = perdure.advise(pipe)
+        written.result()
+    assert msgspec.structs.replace(piped, history="", notes=()) == msgspec.structs.replace(perdure.advise(path), history="", notes=())
 
 
 @given(st.from_regex(r"[0-9]{1,3}_\[[0-9,:%-]{0,12}\]?.{0,3}", fullmatch=True))

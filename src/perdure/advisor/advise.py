@@ -10,7 +10,7 @@ import gc
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -70,8 +70,7 @@ def advise(
         seen = exposure.measure(connection, found)
         restarts = workloads.measure_restarts(connection)
         with _collector_paused():
-            rows, assumed = _decide(found, estimated, restarts, policy or Policy(), level=level, classification=classification)
-        order = _worst_first(rows)
+            rows, order, assumed = _decide(found, estimated, restarts, policy or Policy(), level=level, classification=classification)
         replayed = replay.replay(connection, found, rows) if what_if else ()
     return advice.Advice(
         schema=SCHEMA,
@@ -122,15 +121,17 @@ def _decide(
     *,
     level: float,
     classification: Literal["strict", "inclusive"],
-) -> tuple[list[advice.WorkloadAdvice], assumptions.Assumed]:
+) -> tuple[list[advice.WorkloadAdvice], list[int], assumptions.Assumed]:
+    """Return the rows in the order of `found`, the order in which they are shown, and what was assumed."""
     evidence = found.evidence()
-    assumed = assumptions.assume(found, [one.key for one in evidence], restarts, policy)
+    keys = [one.key for one in evidence]
+    assumed = assumptions.assume(found, keys, restarts, policy)
     other: Literal["strict", "inclusive"] = "inclusive" if classification == "strict" else "strict"
     mttfs = _mttfs(found, estimated, classification, level)
     questions = _questions(evidence, mttfs, assumed)
     answers = verdicts.decide_all(questions)
     alternatives = _alternatives(questions, answers, _mttfs(found, estimated, other, level))
-    lost = losses.expect(questions, answers, found.wanted(), np.array([one.gpu_hours for one in evidence]))
+    lost = losses.expect(questions, answers, found.wanted(), found.gpu_hours())
     saved, money = lost.saved().tolist(), lost.money.tolist()
     retry, resume = lost.retry.tolist(), lost.resume.tolist()
     figures = zip(map(_known, retry), map(_known, resume), map(_known, saved), map(_known, money), strict=True)
@@ -143,7 +144,7 @@ def _decide(
             warnings = _warnings(one, question, alternative, other)
             full = msgspec.structs.replace(answer, warnings=answer.warnings + warnings)
         rows.append(advice.WorkloadAdvice(one, mttf, question, full, *lost_and_saved))
-    return rows, assumed
+    return rows, _worst_first(found, lost, keys), assumed
 
 
 def _mttfs(found: Workloads, estimated: tuple[advice.CauseRates, ...], classification: str, level: float) -> list[advice.Mttf]:
@@ -230,25 +231,17 @@ def _warnings(
     return tuple(warnings)
 
 
-def _worst_first(rows: list[advice.WorkloadAdvice]) -> list[int]:
+def _worst_first(found: Workloads, lost: losses.Losses, keys: Sequence[advice.WorkloadKey]) -> list[int]:
     """Order by what retrying is expected to lose; where that never ends, by all that the workload was given; equals by their keys."""
-    figures = np.array(
-        [
-            (
-                row.evidence.gpu_hours if row.retry_lost_gpu_hours is None else row.retry_lost_gpu_hours,
-                row.evidence.destroyed_gpu_hours.high,
-                row.evidence.gpu_hours,
-            )
-            for row in rows
-        ]
-    ).reshape(-1, 3)
+    _, destroyed = found.destroyed()
+    allocated = found.gpu_hours()
+    figures = np.column_stack([np.where(np.isfinite(lost.retry), lost.retry, allocated), destroyed, allocated])
     order = np.lexsort((-figures[:, 2], -figures[:, 1], -figures[:, 0]))
-    sorted_ = figures[order]
-    begins = np.flatnonzero(np.concatenate([[True], (sorted_[1:] != sorted_[:-1]).any(axis=1)])) if len(rows) else np.empty(0, int)
+    begins = np.flatnonzero((figures[order[1:]] != figures[order[:-1]]).any(axis=1)) + 1
     ranked: list[int] = order.tolist()
-    for first, past in itertools.pairwise([*begins.tolist(), len(rows)]):
+    for first, past in itertools.pairwise([0, *begins.tolist(), len(ranked)]):
         if past - first > 1:
-            ranked[first:past] = sorted(ranked[first:past], key=lambda index: _key_order(rows[index].evidence.key))
+            ranked[first:past] = sorted(ranked[first:past], key=lambda index: _key_order(keys[index]))
     return ranked
 
 

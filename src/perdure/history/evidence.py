@@ -35,6 +35,10 @@ class Workloads:
         """Return how many stories of each workload were to be done: all but those that ended by their own failure or their owner's wish."""
         return self.columns["wanted"].astype(float)
 
+    def gpu_hours(self) -> NDArray[np.float64]:
+        """Return the GPU-hours (node-hours without GPUs) that each workload was allocated."""
+        return np.asarray(self.columns["cost_ms"] / MS_PER_HOUR)
+
     def keys(self) -> list[advice.WorkloadKey]:
         """Return the keys of all workloads."""
         parts = [self.columns[name].tolist() for name in ("cluster", "user", "account", "name")]
@@ -55,12 +59,11 @@ class Workloads:
         """Return the records of all workloads, in the order of their keys."""
         columns = self.columns
         low, high = self.destroyed()
-        cost = columns["cost_ms"]
         plain = {
             "key": self.keys(),
             "jobs": columns["jobs"].tolist(),
             "attempts": columns["attempts"].tolist(),
-            "gpu_hours": (cost / MS_PER_HOUR).tolist(),
+            "gpu_hours": self.gpu_hours().tolist(),
             "delivered_gpu_hours": (columns["delivered_ms"] / MS_PER_HOUR).tolist(),
             "destroyed_gpu_hours": [advice.Bounds(*pair) for pair in zip(low.tolist(), high.tolist(), strict=True)],
             "lost_by_cause": self._by_cause("ms", MS_PER_HOUR, float),

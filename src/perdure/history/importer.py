@@ -164,7 +164,7 @@ def _read(
         if request.csv_map is not None and kind == "text":
             return csv_map.read(connection, source, options, csv_map.load(request.csv_map))
         if kind == "attempts":
-            return _append_attempts(connection, source)
+            return _append_attempts(connection, source, options)
         if kind == "json":
             return sacct_json.read(connection, source, options, progress=report)
         if kind == "swf":
@@ -172,7 +172,8 @@ def _read(
         return sacct_text.read(connection, source, options, named=request.named_fields or None, progress=report)
 
 
-def _append_attempts(connection: duckdb.DuckDBPyConnection, source: sources.Source) -> FileSummary:
-    """Append an attempts file to the table."""
-    count = table.append(connection, table.attempts_query(connection, source.path, name=source.name))
+def _append_attempts(connection: duckdb.DuckDBPyConnection, source: sources.Source, options: Options) -> FileSummary:
+    """Append an attempts file to the table, or the compact rows of it."""
+    query = table.attempts_query(connection, source.path, name=source.name)
+    count = table.append(connection, compact.query(query, tz=options.tz) if options.for_analysis else query)
     return FileSummary.of(source.name, "attempts", Tally(lines=count, attempts=count))
