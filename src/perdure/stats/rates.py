@@ -80,13 +80,16 @@ def _exponent_interval(sums: Sums, law: powerlaw.PowerLaw, noise: Noise, level: 
     """Return what the events alone, as `noise` has them scatter, and the bins' departures from the law leave possible for β."""
     if np.count_nonzero(sums.job_hours > 0) < 2:  # a single size says nothing of β: what is left is the prior
         return None
+    bursts = law.beyond_poisson(noise.covariance)
+    # Only what bursts add to Poisson's variance is estimated, and known no better than their number allows (Satterthwaite 1946).
+    freedom = noise.freedom * (bursts / (bursts - 1.0)) ** 2 if bursts > 1.0 else np.inf
     low, high = powerlaw.exponent_interval(
         law,
         sums.sizes,
         sums.events,
         sums.job_hours,
-        scatter=law.beyond_poisson(noise.covariance) * misfit(sums, law, noise),
-        quantile=float(poisson.student_quantile(level, noise.freedom)),
+        scatter=bursts * misfit(sums, law, noise),
+        quantile=float(poisson.student_quantile(level, freedom)),
     )
     return advice.Interval(low, high, level)
 
