@@ -1,8 +1,10 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.security.MessageDigest;
 import java.util.HexFormat;
 import java.util.concurrent.Executors;
 
-/** A JVM with a pool of threads and garbage to collect. */
+/** A JVM with a pool of threads and garbage to collect. Goes on slowly until it may hurry. */
 public class Counter {
     public static void main(String[] arguments) throws Exception {
         int steps = Integer.parseInt(arguments[0]);
@@ -20,7 +22,7 @@ public class Counter {
                 return digest.digest();
             }).get();
             System.out.println("step " + step + " " + HexFormat.of().formatHex(state));
-            Thread.sleep(10);
+            Thread.sleep(step < 60 || Files.exists(Path.of("hurry")) ? 10 : 500);
         }
         pool.shutdown();
         System.out.println("end");

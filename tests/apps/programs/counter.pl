@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Perl: a hash of lists, an alarm and a child that answers over a pipe.
+# Perl: a hash of lists and a child that answers over a pipe. Goes on slowly until it may hurry.
 use strict; use warnings; use IPC::Open2;
 $| = 1;
 my $steps = shift;
@@ -11,7 +11,7 @@ for my $step (0 .. $steps - 1) {
     chomp $sum;
     push @{ $seen{ $sum % 7 } }, $step;
     print "step $step $sum ", join(',', map { scalar @{ $seen{$_} } } sort keys %seen), "\n";
-    select(undef, undef, undef, 0.01);
+    select(undef, undef, undef, $step < 60 || -e 'hurry' ? 0.01 : 0.5);
 }
 close $in;
 waitpid $pid, 0;

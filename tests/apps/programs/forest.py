@@ -15,6 +15,6 @@ for step in range(steps):
     forest = RandomForestClassifier(n_estimators=8, random_state=step, n_jobs=2).fit(x[::2], y[::2])
     total += float(forest.predict_proba(x[1::2])[:, 1].sum())
     print("step", step, float(np.float64(total)).hex(), flush=True)
-    if not os.path.exists("hurry"):
-        time.sleep(0.3)
+    if step > 8 and not os.path.exists("hurry"):
+        time.sleep(4)
 print("end")

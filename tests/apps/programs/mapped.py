@@ -17,7 +17,7 @@ with open("mapped.bin", "w+b") as handle, open("appended.txt", "a") as log:
         log.write(f"{step} {total}\n")
         log.flush()
         print("step", step, total, flush=True)
-        time.sleep(0.01 if os.path.exists("hurry") else 0.05)
+        time.sleep(0.01 if step < 60 or os.path.exists("hurry") else 0.5)
     memory.flush()
     memory.close()
 print("end")

@@ -14,7 +14,7 @@ done: queue.Queue = queue.Queue()
 
 def work() -> None:
     while (step := todo.get()) is not None:
-        time.sleep(0.01 if os.path.exists("hurry") else 0.05)
+        time.sleep(0.01 if step < 100 or os.path.exists("hurry") else 0.5)
         done.put((step, hashlib.sha256(str(step).encode() * 1000).hexdigest()))
 
 

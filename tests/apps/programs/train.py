@@ -34,8 +34,8 @@ def main():
             optimizer.step()
             print("step", step, loss.item().hex(), flush=True)
             step += 1
-            if not os.path.exists("hurry"):
-                time.sleep(0.3)
+            if step > 20 and not os.path.exists("hurry"):
+                time.sleep(3)
     print("end", sum(float(p.detach().double().sum()) for p in model.parameters()).hex())
 
 
