@@ -18,7 +18,7 @@ import specimens
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.preflight import connections, host, mapped, restore, terminals
 from perdure.checkpoint.preflight.restore import RestorePlan
-from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, ProcessFact, Trigger
+from perdure.model.checkpoint import CheckpointId, Manifest, OutputFile, Part, PartSize, ProcessFact, Trigger
 from perdure.model.finding import Severity
 
 
@@ -116,12 +116,17 @@ def test_the_host_is_recorded(program, tmp_path):
 
 
 def test_what_still_runs_holds_its_port_and_nothing_else_is_wrong(program, tmp_path):
-    running, listening, _ = program
+    running, listening, outside = program
     manifest = described(running.pid, tmp_path)
     (finding,) = [one for one in restore.check(manifest, RestorePlan(is_staged=True)) if one.code == "restore-port-taken"]
     assert (finding.pid, finding.flag) == (running.pid, str(listening))
     assert problems(manifest) == [("restore-port-taken", f"tcp 127.0.0.1:{listening}")]
-    assert "restore-connection" in [one.code for one in restore.check(manifest, RestorePlan(is_staged=True))]
+    for tcp, code in (("close", "restore-connection"), ("keep", "restore-connection-kept")):
+        # A warning, which `run` says: information it keeps to itself.
+        changed = msgspec.structs.replace(manifest, tcp=tcp)
+        (connection,) = [one for one in restore.check(changed, RestorePlan(is_staged=True)) if one.code.startswith("restore-connection")]
+        assert (connection.code, connection.severity) == (code, Severity.WARNING)
+        assert f"the connection to 127.0.0.1:{outside} (established)" in connection.message
     running.stdin.close()
     running.wait()
     assert problems(manifest) == []
@@ -136,6 +141,17 @@ def test_files_that_changed_or_went_are_named(program, tmp_path):
         ("restore-file-missing", str(tmp_path / "mapped")),
         ("restore-file-changed", str(tmp_path / "read")),
     ]
+
+
+def test_an_output_file_that_went_prevents_a_restore_unless_the_checkpoint_holds_it(program, tmp_path):
+    running, _, _ = program
+    output = OutputFile(
+        path=str(tmp_path / "gone.log"), size_bytes=7, device=0, inode=0, mtime_ns=0, mode=0o644, uid=0, gid=0, holders=(), stored_as=None
+    )
+    manifest = described(running.pid, tmp_path, connections=(), outputs=(output,))
+    assert problems(manifest) == [("restore-output-missing", output.path)]
+    stored = msgspec.structs.replace(output, stored_as="outputs/1")
+    assert problems(msgspec.structs.replace(manifest, outputs=(stored,))) == []
 
 
 def test_what_the_checkpoint_holds_itself_need_not_be_here(program, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from perdure import errors
 from perdure.checkpoint.outputs import listing, trees
 from perdure.checkpoint.outputs.record import record
+from perdure.model.finding import Severity
 
 EPOCH = 4
 
@@ -68,12 +69,15 @@ def test_what_was_changed_is_kept_aside_and_what_came_later_stays(tree: Path, st
     trees.include([str(tree)], staging)
     (tree / "plain").write_bytes(b"changed")
     (tree / "later").write_bytes(b"later")
+    (tree / "latest").write_bytes(b"latest")
     shutil.rmtree(tree / "sub")
     (tree / "sub").write_bytes(b"no folder")
     (tree / "link").unlink()
     (tree / "link").symlink_to("elsewhere")
     found = trees.put_back(staging, epoch=EPOCH)
-    assert {each.severity.value for each in found} == {"info"}
+    (later,) = (each for each in found if each.severity is not Severity.INFO)
+    assert (later.code, later.severity, later.path) == ("restore-output-later", Severity.WARNING, str(tree / "later"))
+    assert "as 1 more do" in later.message  # what was kept aside is not counted
     now = picture(tree)
     assert {name: now[name] for name in before} == before
     assert (tree / "later").read_bytes() == b"later"

@@ -317,3 +317,15 @@ def test_figures_for_prometheus(site):
     assert last["perdure_checkpoints_total"] >= 1
     assert last["perdure_last_checkpoint_logical_bytes"] > last["perdure_last_checkpoint_new_bytes"] > 0
     assert site.run("run", "--metrics", "a.txt", *count(1)).returncode == 2
+    done = site.run("run", "--metrics", "absent/a.prom", *count(1))
+    assert (done.returncode, b"there is no folder" in done.stderr) == (2, True)
+
+
+def test_a_store_that_others_may_look_at_is_warned_about(site):
+    place = site.work / "place"
+    place.mkdir(mode=0o700)
+    run = ["run", "--name", "a", "--every", "never", "--store", place / "store"]
+    assert b"may list" not in site.run(*run, *count(1)).stderr
+    place.chmod(0o755)
+    assert f"everybody may list {place}".encode() in site.run(*run, *count(1)).stderr.replace(b"\n", b" ")
+    assert b"may list" not in site.run(*run, "--json", *count(1)).stderr

@@ -44,7 +44,7 @@ def test_an_included_folder_comes_back_as_it_was(site):
     assert site.log("a") == lines(60) + b"True\n"
 
 
-@pytest.mark.parametrize(("probe", "status"), [("test -f marker", 20), ("true", 0)])
+@pytest.mark.parametrize(("probe", "status"), [("test -f marker", 20), ("true", 0), ("echo fine; test -f marker", 20), ("false | cat", 0)])
 def test_the_probe_decides_whether_it_is_restored(site, probe, status):
     run = ["run", "--name", "a", "--every", "never", "--probe", probe, "--", "python3", "count.py", "60", "0.05"]
     first = site.start(*run)

@@ -60,7 +60,7 @@ def test_a_link_among_them_is_refused(tmp_path):
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "state/users").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(errors.OutputError, match="is not a folder"):
+    with pytest.raises(errors.OutputError, match="is a link, which"):
         Folders(tmp_path / "state", tmp_path / "run").of_user(4711).make("w")
 
 

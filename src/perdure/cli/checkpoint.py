@@ -31,6 +31,12 @@ def checkpoint(
     """Save a running workload, and wait until the checkpoint is durable.
 
     With --json, what goes on is told on stderr, one event a line, and the checkpoint on stdout.
+
+    For example:
+
+      perdure checkpoint train-7b
+
+      perdure checkpoint train-7b --stop
     """
     values = console.load_settings(common)
     agent = agent_side.find(values, user)

@@ -15,6 +15,7 @@ from perdure import errors
 from perdure.base import settings, units
 from perdure.cli import console
 from perdure.model.checkpoint import check_name
+from perdure.store.backends import concerns
 from perdure.supervisor import folders, place, quantities, state
 from perdure.supervisor.record import Workload
 from perdure.supervisor.voice import Voice
@@ -52,6 +53,14 @@ def store(
     )
 
 
+def tell_concerns(common: console.Common, values: Mapping[str, settings.Value]) -> None:
+    """Warn a person of who else could reach the store that was named, when it is a folder; the state folder's is as private as that."""
+    url = values["store"].value
+    if url is not None and "://" not in str(url) and not common.json:
+        for finding in concerns.find(os.path.abspath(os.path.expanduser(str(url)))):
+            console.note(common, f"perdure: {console.printable(f'{finding.message} ({finding.remedy})')}")
+
+
 def require(found: folders.Folders, name: str) -> Workload:
     """Return what this machine knows of the workload `name`. Raises `errors.WorkloadMissing`."""
     check_name(name)
@@ -85,11 +94,13 @@ def duration(text: str, flag: str) -> float:
 
 
 def metrics(path: Path | None) -> str | None:
-    """Return the absolute path of the file for Prometheus. Raises `errors.UsageError` for a name that is not read there."""
+    """Return the absolute path of the file for Prometheus. Raises `errors.UsageError` for one that would not be read there."""
     if path is None:
         return None
     if path.suffix != ".prom":
         raise errors.UsageError(f"--metrics: {path} does not end in .prom", hint="the node exporter reads no other files")
+    if not path.absolute().parent.is_dir():
+        raise errors.UsageError(f"--metrics: there is no folder {path.absolute().parent}", hint="make it, or correct the path")
     return os.path.abspath(path)
 
 

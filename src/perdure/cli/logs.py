@@ -31,6 +31,10 @@ def logs(
     """Print what a workload wrote to stdout and stderr, over all its lives, as if it had never been interrupted.
 
     With --json, one document: the log's path and its length in bytes.
+
+    For example:
+
+      perdure logs -f train-7b --tail 20
     """
     if tail is not None and tail < 0:
         raise errors.QuantityError(f"--tail: {tail} is negative")

@@ -26,6 +26,10 @@ def ps(
 
     States: starting, running, suspended (off its GPU until perdure resume); stopped and lost, which the next run goes on with;
     completed and failed, which it starts anew.
+
+    For example:
+
+      perdure ps --json
     """
     values = console.load_settings(common)
     agent = agent_side.find(values, user)

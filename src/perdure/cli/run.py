@@ -28,7 +28,7 @@ def run(
     ] = (),
     probe: Annotated[
         str | None,
-        Parameter(help="Command that tells, by 0, that the workload works: after a restore, and before a checkpoint by the clock."),
+        Parameter(help="Shell command that tells, by 0, that the workload works: after a restore, and before a checkpoint by the clock."),
     ] = None,
     env_file: Annotated[tuple[Path, ...], Parameter(negative="", help="File of KEY=VALUE lines for the environment. Repeatable.")] = (),
     tcp: Annotated[Literal["close", "keep"], Parameter(help="Established connections to others at a restore.")] = "close",
@@ -91,6 +91,7 @@ def run(
     from perdure.supervisor.wanted import Wanted
 
     folders = keep.where(values)
+    keep.tell_concerns(common, values)
     wanted = Wanted(
         name=name,
         command=command,

@@ -36,7 +36,8 @@ def read(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
 def parse(text: str, environ: Mapping[str, str], *, name: str) -> dict[str, str]:
     """Read the text of such a file, called `name`. Raises `errors.InputFormat`."""
     found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    # A value may hold what Python takes for line ends too: form feeds, U+2028.
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         key, equals, value = line.partition("=")

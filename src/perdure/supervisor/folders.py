@@ -134,6 +134,10 @@ def _make(path: Path, mode: int) -> None:
         raise errors.OutputError(
             f"cannot make {path}: {error.strerror}", hint="choose other folders: settings state and run-dir"
         ) from error
+    if stat.S_ISLNK(found.st_mode):
+        raise errors.OutputError(
+            f"{path} is a link, which could lead elsewhere tomorrow", hint=f"name the folder itself: {os.path.realpath(path)}"
+        )
     if not stat.S_ISDIR(found.st_mode):
         raise errors.OutputError(f"{path} is not a folder", hint="choose other folders: settings state and run-dir")
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:

@@ -20,12 +20,17 @@ _WHOLE_FILE = (os.SEEK_SET, 0, 0, 0)
 def held(path: Path, name: str) -> Iterator[int]:
     """Hold the lock at `path` of the workload `name` while the block runs; yields its descriptor.
 
-    The descriptor is closed in programs that are started. Raises `errors.WorkloadBusy` when another process holds it.
+    The descriptor is closed in programs that are started. Raises `errors.WorkloadBusy` when another process holds it, `errors.OutputError`.
     """
     descriptor = _take(path, name)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise errors.OutputError(
+                f"cannot write {path}: {error.strerror}", hint="free some space, or choose another state folder"
+            ) from error
         yield descriptor
     finally:
         os.close(descriptor)

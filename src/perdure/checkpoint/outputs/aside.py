@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 
@@ -21,6 +22,7 @@ from perdure.checkpoint.outputs import copying
 
 _LONGEST_NAME_BYTES = 255
 _MOST_TAILS = 10_000
+_TAIL = re.compile(r"\.perdure-(tail|new)-\d+(\.\d+)?\Z")
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -39,6 +41,11 @@ def tail_names(name: str, epoch: int, kind: str = "tail") -> Iterator[str]:
     for number in range(_MOST_TAILS):
         suffix = f".perdure-{kind}-{epoch}" + (f".{number}" if number else "")
         yield os.fsdecode(os.fsencode(name)[: _LONGEST_NAME_BYTES - len(suffix)]) + suffix
+
+
+def is_tail(name: str) -> bool:
+    """Tell whether `name` is one that was kept aside here, or is new on its way."""
+    return _TAIL.search(name) is not None
 
 
 @contextlib.contextmanager

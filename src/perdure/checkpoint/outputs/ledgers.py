@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 
 from perdure import errors
-from perdure.base import text
+from perdure.base import linkless, text
 from perdure.base.proc import descriptors
 
 _ID = b"perf"
@@ -29,6 +29,20 @@ def is_ledger(descriptor: int) -> bool:
     """Tell whether the readable file `descriptor` is a ledger."""
     head = os.pread(descriptor, _ID_OFFSET + len(_ID), 0)
     return head.startswith(_MAGIC) and head[_ID_OFFSET:] == _ID
+
+
+def is_journal(folder: int, name: str) -> bool:
+    """Tell whether `name` in the folder of that descriptor is the journal of a ledger beside it."""
+    if not name.endswith(JOURNAL):
+        return False
+    try:
+        descriptor = linkless.open_regular(folder, name.removesuffix(JOURNAL))
+    except errors.InputError:
+        return False
+    try:
+        return is_ledger(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def in_use(pids: Iterable[int]) -> str | None:

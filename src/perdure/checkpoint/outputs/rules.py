@@ -119,13 +119,13 @@ def finding(
     remedy: str | None = None,
     holder: Holder | None = None,
 ) -> Finding:
-    """Return a finding about the file `path`, of which `message` goes on to speak; names that are no text are made showable."""
+    """Return a finding about the file `path`, which `message` speaks of without naming it; names that are no text are made showable."""
     shown = text.printable(path)
     return Finding(
         code=code,
         severity=severity,
         subject=shown,
-        message=f"{shown} {message}",
+        message=message,
         remedy=remedy,
         path=text.storable(path),
         pid=holder.pid if holder else None,

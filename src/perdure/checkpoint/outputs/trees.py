@@ -3,7 +3,7 @@
 `include` copies regular files (content by reflink where the file system can), folders and links as links, with owner, permissions,
 time and extended attributes, and writes what there was to ``outputs/index.json``, which is stored like the copies. `put_back` makes the
 tree hold that again: files that differ are kept aside as ``NAME.perdure-tail-EPOCH`` and replaced, missing ones made; files that came
-later stay. Hard links come back as separate files. Devices, FIFOs and sockets are left out and named.
+later stay, and are named. Hard links come back as separate files. Devices, FIFOs and sockets are left out and named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import acting, linkless
-from perdure.checkpoint.outputs import aside, copying, ledgers, listing
+from perdure.checkpoint.outputs import aside, copying, later, ledgers, listing
 from perdure.checkpoint.outputs.bring_back import checked_name
 from perdure.checkpoint.outputs.listing import Entry
 from perdure.checkpoint.outputs.record import FOLDER
@@ -116,7 +116,7 @@ class _Walk:
     def _file(self, folder: int, name: str, path: str) -> None:
         descriptor = linkless.open_regular(folder, name)
         try:
-            if ledgers.is_ledger(descriptor) or _is_journal_of_ledger(folder, name):
+            if ledgers.is_ledger(descriptor) or ledgers.is_journal(folder, name):
                 self._say("file-ledger-left", Severity.INFO, path, "is a ledger of effects, which must not go back, and is left out")
                 return
             there = os.fstat(descriptor)
@@ -167,19 +167,6 @@ class _Walk:
         self.findings.append(finding(code, severity, path, message))
 
 
-def _is_journal_of_ledger(folder: int, name: str) -> bool:
-    if not name.endswith(ledgers.JOURNAL):
-        return False
-    try:
-        descriptor = linkless.open_regular(folder, name.removesuffix(ledgers.JOURNAL))
-    except errors.InputError:
-        return False
-    try:
-        return ledgers.is_ledger(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def put_back(contents: Path, *, epoch: int, owner: Owner | None = None) -> tuple[Finding, ...]:
     """Put back what `include` stored, from the folder `contents` that the checkpoint was extracted to; nothing if nothing was included.
 
@@ -188,7 +175,9 @@ def put_back(contents: Path, *, epoch: int, owner: Owner | None = None) -> tuple
     """
     findings: list[Finding] = []
     folders: list[Entry] = []
-    for entry in listing.read(contents):
+    entries = listing.read(contents)
+    known = frozenset(entry.path for entry in entries)
+    for entry in entries:
         try:
             with (
                 _source(entry, contents) as source,
@@ -213,7 +202,7 @@ def put_back(contents: Path, *, epoch: int, owner: Owner | None = None) -> tuple
             linkless.parent(entry.path) as (folder, name),
         ):
             _dress_in_place(folder, name, entry)
-    return tuple(findings)
+    return (*findings, *later.look(folders, known, owner))
 
 
 def _put_folder(folder: int, name: str, entry: Entry, epoch: int) -> None:

@@ -255,13 +255,12 @@ def _room(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
 
 
 def _connections(manifest: Manifest) -> Iterator[Finding]:
-    if manifest.tcp == "keep":
-        return
+    code, becomes = ("restore-connection-kept", "kept") if manifest.tcp == "keep" else ("restore-connection", "closed")
     for connection in manifest.connections:
         if connection.protocol.startswith("tcp") and connection.state not in ("listen", "closed") and not connection.inside:
             yield finding(
-                "restore-connection",
+                code,
                 connection.local,
-                f"the connection to {connection.remote} ({connection.state}) is closed",
+                f"the connection to {connection.remote} ({connection.state}) is {becomes}",
                 flag="--tcp",
             )

@@ -70,8 +70,8 @@ GROUP = Group(
         ),
         Code(
             "restore-output-missing",
-            _W,
-            "a file that the workload writes is gone and is not in the checkpoint: it comes back with what was written before missing",
+            _P,
+            "a file that the workload writes is gone and is not in the checkpoint: it cannot be opened again",
             "put the file back, or include it next time: perdure run --outputs PATH",
         ),
         Code(
@@ -109,6 +109,13 @@ GROUP = Group(
             "create the user with that number",
         ),
         Code("restore-host", _I, "the checkpoint was made on another machine", ""),
-        Code("restore-connection", _I, "a connection of the checkpoint is closed by restoring", ""),
+        Code("restore-connection", _W, "a connection of the checkpoint is closed by restoring", ""),
+        Code(
+            "restore-connection-kept",
+            _W,
+            "a connection comes back as it was at the checkpoint (--tcp keep): where the peer closed it, sent or received anything since, "
+            "both sides wait for each other",
+            "where the peer went on since, restore with a checkpoint that closes it: perdure run --tcp close",
+        ),
     ),
 )
