@@ -30,8 +30,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be the agent")
 
-COUNT = 'i=0; while [ "$i" -lt %d ]; do echo "line $i"; i=$((i+1)); sleep %s; done; exit %d'
-"""For sh -c: how many lines, seconds between two, exit status."""
+COUNT = 'i=0; while [ "$i" -lt %d ]; do echo "line $i"; i=$((i+1)); [ -e hurry ] || sleep %s; done; exit %d'
+"""For sh -c: how many lines, seconds between two until `Node.hurry`, exit status."""
 
 
 def lines(count: int) -> bytes:
@@ -71,6 +71,15 @@ class Node:
 
     def home(self, uid: int) -> Path:
         return self.folder / f"home-{uid}"
+
+    @contextlib.contextmanager
+    def hurry(self, uid: int) -> Iterator[None]:
+        """Let what counts in this user's home get to its end at once: all that was to be done to it is done."""
+        (self.home(uid) / "hurry").touch()
+        try:
+            yield
+        finally:
+            (self.home(uid) / "hurry").unlink()
 
     def start(self) -> None:
         """Start the agent, and wait until it listens."""

@@ -22,27 +22,32 @@ def site(tmp_path):
     made.close()
 
 
+MANY = 4000
+"""Lines, one every 50 ms: more than any checkpoint takes, until `Site.hurry`."""
+
+
 def count(number: int, pause_s: float = 0.05, status: int = 0) -> list[str]:
     return ["--", "python3", "count.py", str(number), str(pause_s), str(status)]
 
 
 def test_kill_9_of_everything_and_the_same_command_again(site):
-    run = ["run", "--name", "a", "--every", "1s", *count(120)]
+    run = ["run", "--name", "a", "--every", "1s", *count(MANY)]
     first = site.start(*run)
     wait_for(lambda: site.manifests("a") and len(site.log("a").splitlines()) > 40)
     wait_for(lambda: len(site.log("a").splitlines()) > 45)
     site.kill_all(first)
     assert site.ps("a")["state"] == "lost"
+    site.hurry()
     again = site.run(*run)
     assert again.returncode == 0, again.stderr.decode()
     assert b"goes on from a@1." in again.stderr
-    assert site.log("a") == lines(120)
-    assert lines(120).endswith(again.stdout)
-    assert len(again.stdout) < len(lines(120))
+    assert site.log("a") == lines(MANY)
+    assert lines(MANY).endswith(again.stdout)
+    assert len(again.stdout) < len(lines(MANY))
 
 
 def test_kill_9_of_the_supervisor_alone_takes_the_tree_with_it(site):
-    run = ["run", "--name", "a", "--every", "1s", *count(100)]
+    run = ["run", "--name", "a", "--every", "1s", *count(MANY)]
     first = site.start(*run)
     wait_for(lambda: site.manifests("a"))
     below = descendants(first.pid)
@@ -50,24 +55,26 @@ def test_kill_9_of_the_supervisor_alone_takes_the_tree_with_it(site):
     first.wait()
     for pid in below:
         wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
+    site.hurry()
     assert site.run(*run).returncode == 0
-    assert site.log("a") == lines(100)
+    assert site.log("a") == lines(MANY)
 
 
 def test_three_lives_in_a_row(site):
-    run = ["run", "--name", "a", "--every", "1s", *count(160)]
+    run = ["run", "--name", "a", "--every", "1s", *count(MANY)]
     for life in range(1, 4):
         process = site.start(*run)
         wait_for(lambda life=life: any(name.startswith(f"{life:08d}.") for name in site.manifests("a")))
         site.kill_all(process)
+    site.hurry()
     done = site.run(*run)
     assert done.returncode == 0, done.stderr.decode()
-    assert site.log("a") == lines(160)
+    assert site.log("a") == lines(MANY)
     assert site.ps("a")["epoch"] == 4
 
 
 def test_sigterm_saves_and_ends_with_75_and_the_next_run_continues(site):
-    run = ["run", "--name", "a", "--every", "never", *count(80)]
+    run = ["run", "--name", "a", "--every", "never", *count(MANY)]
     first = site.start(*run)
     wait_for(lambda: len(site.log("a").splitlines()) > 20)
     first.send_signal(signal.SIGTERM)
@@ -75,27 +82,29 @@ def test_sigterm_saves_and_ends_with_75_and_the_next_run_continues(site):
     assert first.returncode == 75, err.decode()
     assert site.manifests("a") == ["00000001.00000001"]
     assert site.ps("a")["state"] == "stopped"
+    site.hurry()
     again = site.run(*run)
     assert again.returncode == 0, again.stderr.decode()
-    assert site.log("a") == lines(80)
+    assert site.log("a") == lines(MANY)
     # Stopped with the checkpoint: what the two lives wrote is the whole, with nothing twice.
-    assert out + again.stdout == lines(80)
+    assert out + again.stdout == lines(MANY)
 
 
 def test_output_to_a_file_is_that_of_an_undisturbed_run(site):
-    run = ["run", "--name", "a", "--every", "1s", *count(80)]
+    run = ["run", "--name", "a", "--every", "1s", *count(MANY)]
     path = site.folder / "out.txt"
     with open(path, "wb") as target:
         first = site.start(*run, stdout=target)
     wait_for(lambda: site.manifests("a") and len(path.read_bytes().splitlines()) > 30)
     site.kill_all(first)
+    site.hurry()
     with open(path, "wb") as target:
         assert site.run(*run, stdout=target).returncode == 0
-    assert path.read_bytes() == lines(80)
+    assert path.read_bytes() == lines(MANY)
 
 
 def test_output_appended_to_a_file_is_too(site):
-    run = ["run", "--name", "a", "--every", "1s", "--", "sh", "-c", "python3 count.py 80 0.05; echo done >&2"]
+    run = ["run", "--name", "a", "--every", "1s", "--", "sh", "-c", "python3 count.py 4000 0.05; echo done >&2"]
     out, err = site.folder / "out.txt", site.folder / "err.txt"
     out.write_bytes(b"before\n")
     for last in (False, True):
@@ -104,8 +113,9 @@ def test_output_appended_to_a_file_is_too(site):
         if not last:
             wait_for(lambda: site.manifests("a") and len(out.read_bytes().splitlines()) > 35)
             site.kill_all(process)
+            site.hurry()
     assert process.wait(60) == 0
-    assert out.read_bytes() == b"before\n" + lines(80)
+    assert out.read_bytes() == b"before\n" + lines(MANY)
     assert err.read_bytes().endswith(b"done\n")
 
 
@@ -136,24 +146,25 @@ def test_fresh_starts_over(site):
 
 def test_output_files_come_back_to_the_checkpoint(site):
     (site.work / "write.py").write_text(
-        "import time\n"
+        "import os, time\n"
         "with open('results.txt', 'a') as handle:\n"
-        "    for number in range(80):\n"
+        "    for number in range(4000):\n"
         "        print('line', number, file=handle, flush=True)\n"
-        "        time.sleep(0.05)\n"
+        "        if not os.path.exists('hurry'): time.sleep(0.05)\n"
     )
     run = ["run", "--name", "a", "--every", "1s", "--", "python3", "write.py"]
     first = site.start(*run)
     results = site.work / "results.txt"
     wait_for(lambda: site.manifests("a") and len(results.read_bytes().splitlines()) > 40)
     site.kill_all(first)
+    site.hurry()
     again = site.run(*run)
     assert again.returncode == 0, again.stderr.decode()
-    assert results.read_bytes() == lines(80)
+    assert results.read_bytes() == lines(MANY)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_said(site):
-    run = ["run", "--name", "a", "--every", "1s", *count(120)]
+    run = ["run", "--name", "a", "--every", "1s", *count(MANY)]
     first = site.start(*run)
     wait_for(lambda: len(site.manifests("a")) >= 2)
     site.kill_all(first)
@@ -161,11 +172,12 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(site):
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
+    site.hurry()
     again = site.run(*run)
     assert again.returncode == 0, again.stderr.decode()
     assert b"cannot be used" in again.stderr or b"is damaged" in again.stderr
     assert b"goes on from a@1." in again.stderr
-    assert site.log("a") == lines(120)
+    assert site.log("a") == lines(MANY)
 
 
 LARGE = """
@@ -237,15 +249,16 @@ def test_the_workload_reads_its_epoch_where_it_is_told(site):
         "import os, time\n"
         "assert os.environ['PERDURE_WORKLOAD'] == 'a'\n"
         "seen = []\n"
-        "for _ in range(60):\n"
+        "for _ in range(4000):\n"
         "    text = open(os.environ['PERDURE_EPOCH_FILE']).read().split()\n"
         "    if text not in seen: seen.append(text); print(*text, flush=True)\n"
-        "    time.sleep(0.05)\n"
+        "    if not os.path.exists('hurry'): time.sleep(0.05)\n"
     )
     run = ["run", "--name", "a", "--every", "1s", "--", "python3", "epoch.py"]
     first = site.start(*run)
     wait_for(lambda: site.manifests("a"))
     site.kill_all(first)
+    site.hurry()
     again = site.run(*run)
     assert (again.returncode, again.stdout) == (0, b"2 a\n"), again.stderr
     assert site.log("a") == b"1 a\n2 a\n"

@@ -79,26 +79,28 @@ def test_its_descriptors_are_its_own_streams_and_nothing_else(node):
 
 
 def test_saved_and_gone_on_with_it_loses_nothing_and_its_output_is_whole(node):
-    command = ("sh", "-c", COUNT % (60, "0.05", 3))
+    command = ("sh", "-c", COUNT % (4000, "0.05", 3))
     first = node.begin(ALICE, "move", *command)
     saved = node.json(ALICE, "checkpoint", "move", "--stop")
     out = first.communicate(timeout=240)[0]
     assert first.returncode == 75
     assert saved["id"] == "move@1.1"
     assert node.ps(ALICE, "move")["state"] == "stopped"
-    again = node.run(ALICE, "run", "--name", "move", "--every", "never", "--", *command)
+    with node.hurry(ALICE):
+        again = node.run(ALICE, "run", "--name", "move", "--every", "never", "--", *command)
     assert again.returncode == 3, again.stderr.decode()
-    assert out + again.stdout == lines(60)
+    assert out + again.stdout == lines(4000)
     assert b"goes on from move@1.1" in again.stderr
     log = node.run(ALICE, "logs", "move")
-    assert log.stdout == lines(60)
-    assert node.run(ALICE, "logs", "move", "--tail", "2").stdout == b"line 58\nline 59\n"
+    assert log.stdout == lines(4000)
+    assert node.run(ALICE, "logs", "move", "--tail", "2").stdout == b"line 3998\nline 3999\n"
     (listed,) = node.json(ALICE, "store", "ls", "move")["checkpoints"]
     assert listed["id"] == "move@1.1"
     shown = node.json(ALICE, "store", "show", "move@1.1")
     assert shown["owner"] == {"uid": ALICE, "gid": ALICE, "groups": []}
     # A completed one comes back only when that is asked for.
-    back = node.run(ALICE, "restore", "move", "--from", "move@1.1")
+    with node.hurry(ALICE):
+        back = node.run(ALICE, "restore", "move", "--from", "move@1.1")
     assert back.returncode == 3, back.stderr.decode()
     # Nothing of it is there for Bob.
     kinds = (asked.Logs, asked.Checkpoint, asked.Stop, asked.Remove, asked.StoreList)

@@ -69,23 +69,24 @@ def test_checkpoint_by_hand_says_what_it_cost_and_ps_tells_exactly_what_is_promi
 
 
 def test_checkpoint_and_stop_then_restore(site):
-    detached(site, *count(100))
+    detached(site, *count(4000))
     wait_for(lambda: begun(site, least=20))
     done = site.run("checkpoint", "a", "--stop")
     assert done.returncode == 0, done.stderr.decode()
     assert b"stopped for good" in done.stdout
     assert site.ps("a")["state"] == "stopped"
     assert site.run("checkpoint", "a").returncode == 21
+    site.hurry()
     again = site.run("restore", "a")
     assert again.returncode == 0, again.stderr.decode()
-    assert site.log("a") == lines(100)
+    assert site.log("a") == lines(4000)
     assert site.ps("a")["state"] == "completed"
     # One that was completed goes on only when it is asked for by its id.
     refused = site.run("restore", "a")
     assert refused.returncode == 21
     third = site.run("restore", "a", "--from", "a@1.1")
     assert third.returncode == 0, third.stderr.decode()
-    assert site.log("a") == lines(100)
+    assert site.log("a") == lines(4000)
     assert site.ps("a")["epoch"] == 3
 
 
@@ -126,25 +127,27 @@ def _peek(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def test_usr1_saves_and_goes_on(site):
-    process = site.start("run", "--name", "a", "--every", "never", *count(60))
+    process = site.start("run", "--name", "a", "--every", "never", *count(4000))
     wait_for(lambda: begun(site))
     process.send_signal(signal.SIGUSR1)
     wait_for(lambda: site.manifests("a"))
+    site.hurry()
     out, _ = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, lines(60))
+    assert (process.returncode, out) == (0, lines(4000))
 
 
 def test_stop_ends_it_and_the_next_run_goes_on(site):
-    detached(site, *count(150), every="1s")
+    detached(site, *count(4000), every="1s")
     wait_for(lambda: site.manifests("a"))
     done = site.run("stop", "a")
     assert done.returncode == 0
     assert b"goes on from a@1." in done.stderr
     assert site.ps("a")["state"] == "stopped"
     assert site.run("stop", "a").returncode == 21
-    again = site.run("run", "--name", "a", "--every", "1s", *count(150))
+    site.hurry()
+    again = site.run("run", "--name", "a", "--every", "1s", *count(4000))
     assert again.returncode == 0, again.stderr.decode()
-    assert site.log("a") == lines(150)
+    assert site.log("a") == lines(4000)
 
 
 def test_stop_kills_one_that_does_not_listen(site):
