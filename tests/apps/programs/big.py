@@ -13,7 +13,7 @@ for step in range(steps):
     memory[step::4096] += step
     print("step", step, int(memory[::4096].sum()), flush=True)
     # Storing gigabytes takes a while: it goes on slowly until it is told that it may hurry.
-    time.sleep(0.05 if os.path.exists("hurry") else 2)
+    time.sleep(0.05 if os.path.exists("hurry") else 6)
 digest = hashlib.blake2b()
 for start in range(0, len(memory), 1 << 20):
     digest.update(memory[start : start + (1 << 20)].tobytes())
