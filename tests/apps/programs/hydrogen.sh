@@ -11,6 +11,6 @@ H 1.008 H.UPF
 ATOMIC_POSITIONS
 H 0.0 0.0 0.0
 K_POINTS automatic
-2 2 2 1 1 1
+4 4 4 1 1 1
 END
 exec pw.x -in in.pw
