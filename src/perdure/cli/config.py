@@ -16,6 +16,10 @@ def show(*, common: console.Common = console.Common()) -> None:
 
     Strongest first: a flag, a PERDURE_ variable, ./perdure.toml, $XDG_CONFIG_HOME/perdure/config.toml,
     /etc/perdure/config.toml, the default.
+
+    For example:
+
+      perdure config show --json
     """
     values = [_without_password(value) for value in console.load_settings(common).values()]
     if common.json:

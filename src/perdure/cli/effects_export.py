@@ -22,7 +22,12 @@ def export(
     ledger: LedgerOption = None,
     common: console.Common = console.Common(),
 ) -> None:
-    """Print every step, done or not, as one JSON document a line, ordered by key. With --json, as one document."""
+    """Print every step, done or not, as one JSON document a line, ordered by key. With --json, as one document.
+
+    For example:
+
+      perdure effects export --ledger effects.db -o steps.jsonl
+    """
     with open_ledger(common, ledger) as opened:
         opened.counts()  # an absent ledger is told before a file is made
         if output is None:

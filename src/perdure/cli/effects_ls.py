@@ -28,6 +28,10 @@ def ls(
     """List the steps of a ledger that are not done.
 
     A step whose holder is gone, or silent for its lease, is shown as in doubt: it may or may not have happened.
+
+    For example:
+
+      perdure effects ls --ledger effects.db --state in_doubt
     """
     with open_ledger(common, ledger) as opened:
         wanted = (State(state),) if state else tuple(State) if all_ else (State.RUNNING, State.IN_DOUBT, State.NOT_DONE)

@@ -21,6 +21,10 @@ def prune(
     """Forget steps that were settled long ago. What is running or in doubt stays.
 
     A key that is forgotten is new: a job that comes back later than this would do the step again.
+
+    For example:
+
+      perdure effects prune --ledger effects.db --older-than 90d --dry-run
     """
     older_than_s = units.parse_duration(older_than, name="--older-than")
     with open_ledger(common, ledger) as opened:

@@ -18,7 +18,12 @@ def show(
     ledger: LedgerOption = None,
     common: console.Common = console.Common(),
 ) -> None:
-    """Print everything that is recorded of one step, its result included."""
+    """Print everything that is recorded of one step, its result included.
+
+    For example:
+
+      perdure effects show invoice-2026-11 --ledger effects.db
+    """
     with open_ledger(common, ledger) as opened:
         found = opened.look(key)
     if found is None:

@@ -20,6 +20,10 @@ def amend(
     """Record that the plan was changed after the lock: what, why, when, and whether there were data already.
 
     Edit evaluation.toml first, then record the change. The lock stays as it is; reports show every amendment beside the result.
+
+    For example:
+
+      perdure eval amend --reason "node n7 was replaced by n9"
     """
     from perdure.evaluation import amend as amendments
     from perdure.evaluation import folder as folders

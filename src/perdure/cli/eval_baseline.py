@@ -19,6 +19,10 @@ def baseline(
     """Run the workload unmanaged, as often as the plan says, undisturbed and with the plan's faults, and write its medians down.
 
     The runs go to runs.jsonl, the medians into the plan. What was interrupted is recorded as cut short, and made again.
+
+    For example:
+
+      perdure eval baseline --dir trial
     """
     from perdure.evaluation import folder as folders
     from perdure.evaluation import harness, measured, standing

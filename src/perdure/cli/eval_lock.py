@@ -28,6 +28,10 @@ def lock(
     concrete. It is refused once managed data exist. Later changes are amendments: perdure eval amend.
 
     Ends with status 4 when something is missing: one line each, with what to do.
+
+    For example:
+
+      perdure eval lock --check && perdure eval lock
     """
     from perdure.evaluation import folder as folders
     from perdure.evaluation import lock as locks

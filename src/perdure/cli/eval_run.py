@@ -21,6 +21,10 @@ def run(
 
     Every run goes to runs.jsonl when it ends. After an interruption, even a kill, the same command goes on with what is missing.
     Ends with 3 when it was broken off or the window closed before all pairs were made.
+
+    For example:
+
+      perdure eval run --dir trial --pairs 2
     """
     from perdure.evaluation import folder as folders
     from perdure.evaluation import harness, standing

@@ -20,6 +20,10 @@ def status(*, dir_: eval_places.DirOption = Path(), common: console.Common = con
     """Say how far the evaluation is: the plan and what it lacks, the lock and its amendments, the runs, and what is next.
 
     Ends with status 4 when the plan, the lock or the baseline was changed and no amendment says so.
+
+    For example:
+
+      perdure eval status --dir trial
     """
     from perdure.evaluation import folder as folders
     from perdure.evaluation import standing

@@ -21,6 +21,10 @@ def resume(
     """Move a suspended workload's GPU memory back onto the GPU, and let its calls of CUDA go on. The driver is asked that it runs.
 
     Without room on the GPU the workload stays suspended, and nothing is lost.
+
+    For example:
+
+      perdure suspend first && perdure resume second
     """
     values = console.load_settings(common)
     agent = agent_side.find(values, user)

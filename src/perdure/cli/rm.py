@@ -22,6 +22,10 @@ def rm(
     """Forget a workload that does not run: its state and its log on this machine.
 
     Its checkpoints stay in the store, and a run of the same name goes on from them, unless --checkpoints is given.
+
+    For example:
+
+      perdure rm train-7b --checkpoints
     """
     values = console.load_settings(common)
     agent = agent_side.find(values, user)

@@ -26,6 +26,10 @@ def status(
 
     It is read from the store. A job whose node is dead is shown as running until another node has taken it over. Users see what is theirs
     with perdure ps.
+
+    For example:
+
+      sudo perdure slurm status --json
     """
     from perdure.agent import site
     from perdure.slurm import overview

@@ -26,6 +26,10 @@ def stop(
     """End a running workload without saving it: SIGTERM, and SIGKILL when it takes longer than --grace.
 
     The next run goes on from its newest checkpoint. To save it first: perdure checkpoint NAME --stop.
+
+    For example:
+
+      perdure stop train-7b --grace 1m
     """
     values = console.load_settings(common)
     grace_s = keep.duration(grace, "--grace")
