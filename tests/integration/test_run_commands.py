@@ -332,3 +332,8 @@ def test_a_store_that_others_may_look_at_is_warned_about(site):
     place.chmod(0o755)
     assert f"everybody may list {place}".encode() in site.run(*run, *count(1)).stderr.replace(b"\n", b" ")
     assert b"may list" not in site.run(*run, "--json", *count(1)).stderr
+    key = site.work / "key"
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o644)
+    done = site.run("run", "--name", "b", "--every", "never", "--store", place / "sealed", "--key-file", key, *count(1))
+    assert (done.returncode, b"others may read or change the key file" in done.stderr) == (0, True), done.stderr

@@ -81,3 +81,14 @@ def test_somebody_elses_store(place):
     assert _codes(store, place) == ["store-owner"]
     os.chown(place, 65534, 65534)
     assert _codes(store, place) == ["store-owner", "store-parent-owner"]
+
+
+def test_a_key_file_that_others_may_read_is_of_concern(tmp_path):
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    for mode, wanted in ((0o600, []), (0o400, []), (0o640, ["store-key-open"]), (0o644, ["store-key-open"]), (0o620, ["store-key-open"])):
+        key.chmod(mode)
+        assert [found.code for found in concerns.about_key(key)] == wanted
+    (found,) = concerns.about_key(key)
+    assert found.remedy == f"chmod 600 {key}"
+    assert concerns.about_key(tmp_path / "absent") == ()

@@ -41,6 +41,16 @@ def find(path: str | os.PathLike[str]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def about_key(path: str | os.PathLike[str]) -> tuple[Finding, ...]:
+    """Return what is of concern about the key file at `path`: who reads it reads every checkpoint. Nothing is raised."""
+    file = Path(path).absolute()
+    status = _look(file)
+    if status is None or not status.st_mode & (stat.S_IRGRP | stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH):
+        return ()
+    message = f"others may read or change the key file {file}: it is all that keeps checkpoints secret"
+    return (_warning("store-key-open", file, message, f"chmod 600 {file}"),)
+
+
 def _about_store(store: Path, status: os.stat_result) -> list[Finding]:
     found = []
     if status.st_uid != os.geteuid():
