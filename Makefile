@@ -5,7 +5,7 @@ PYTEST_ARGS ?=
 REQUIRE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-apps test-gpu test-slurm test-slurm-matrix cluster check docs bench bench-gpu lock wheel clean fuzz
+.PHONY: help demo test test-apps test-gpu test-slow test-slurm test-slurm-matrix cluster check docs bench bench-gpu lock wheel clean fuzz
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -23,6 +23,10 @@ test-apps: ## checkpoint, kill and bring back every application of the matrix
 	@scripts/setup test
 	@scripts/setup apps
 	@$(PY) -m pytest -n0 -m 'criu' tests/apps $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
+
+test-slow: ## what takes too long for `make test`: every kind of fault in both arms, a machine whose caches are emptied
+	@scripts/setup test
+	@$(PY) -m pytest -n0 -m 'slow and not cluster and not apps' $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
 
 test-gpu: ## on a machine with an NVIDIA GPU, as root: the tests that need one
 	@scripts/setup test

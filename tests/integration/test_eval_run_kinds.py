@@ -45,7 +45,10 @@ def make(tmp_path, kind: FaultKind) -> tuple[folders.Folder, dict[Arm, Run]]:
     return there, {run.arm: run for run in found}
 
 
-@pytest.mark.parametrize("kind", list(FaultKind))
+_SLOW = (FaultKind.NODE_LOST, FaultKind.TIME_LIMIT, FaultKind.PREEMPTION, FaultKind.DISK_FULL)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in _SLOW else []) for kind in FaultKind])
 def test_a_fault_in_both_arms(tmp_path, kind):
     there, found = make(tmp_path, kind)
     told = report.read(there)

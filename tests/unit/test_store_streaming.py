@@ -117,5 +117,5 @@ def test_parts_are_bounded(tmp_path):
     with repository.stream(saved.id) as files:
         sizes = [sum(map(len, parts)) for parts in files.read("pages")]
     assert sum(sizes) == 30_000_000
-    assert max(sizes) <= 4 * 1024 * 1024
-    assert all(one >= 2 * 1024 * 1024 for one, _ in pairwise(sizes))
+    assert max(sizes) <= 8 * 1024 * 1024
+    assert all(one >= 8 * 1024 * 1024 for one, _ in pairwise(sizes))

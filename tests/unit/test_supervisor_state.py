@@ -106,7 +106,7 @@ def test_folders_are_private_and_those_of_others_refused(tmp_path):
         found.make("a")
     found.workload("a").rmdir()
     found.workload("a").symlink_to(tmp_path)
-    with pytest.raises(errors.OutputError, match="not a folder"):
+    with pytest.raises(errors.OutputError, match="is a link"):
         found.make("a")
 
 

@@ -24,10 +24,10 @@ from perdure.store.manifests import Body
 from perdure.store.objects import Objects
 from perdure.store.packs import FRAME_SLOTS, Table
 
-_WINDOW_BYTES = 2 * 1024 * 1024
-"""So much of a file is read by one task."""
+_WINDOW_BYTES = 8 * 1024 * 1024
+"""So much of a file is read by one task: handing one over costs as much as reading 200 KiB."""
 _GAP_BYTES = 64 * 1024
-_READ_BYTES = 4 * 1024 * 1024
+_READ_BYTES = 8 * 1024 * 1024
 _KEPT_FRAMES = 256
 """32 MiB: pages that changed lie in one pack, those between them in another, and both are gone through from front to back."""
 _KEPT_TABLES = 64
