@@ -80,6 +80,15 @@ def test_room_that_was_made_is_there_again(inner):
     place.put(pack(2), bytes(100))
 
 
+def test_nothing_is_refused_for_what_somebody_removed_meanwhile(inner):
+    place = BoundedBackend(inner, Allowance(most_bytes=100))
+    place.put(pack(1), bytes(100))
+    inner.delete(pack(1))
+    place.put(pack(2), bytes(100))
+    with pytest.raises(errors.StoreFull):
+        place.put(pack(3), b"x")
+
+
 def test_a_share_is_of_the_room_that_there_would_be_without_it(tmp_path, monkeypatch):
     """One user of half the room: half of all for the first, a quarter for the second, and there is always something left."""
     room = {"free": 1000}

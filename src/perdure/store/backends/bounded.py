@@ -109,7 +109,7 @@ class BoundedBackend:
         return self.inner.list(prefix)
 
     def delete(self, key: str) -> None:
-        """Remove the object. What that frees is counted at the next recount."""
+        """Remove the object. What that frees is counted at the next recount, or before a pack is refused."""
         self.inner.delete(key)
 
     def close(self) -> None:
@@ -123,7 +123,12 @@ class BoundedBackend:
         with self._lock:
             if self._uncounted_bytes >= RECOUNT_BYTES:
                 self._count()
-            self._require(size_bytes)
+            try:
+                self._require(size_bytes)
+            except errors.StoreFull:
+                # What was removed since it was counted may have made room.
+                self._count()
+                self._require(size_bytes)
             self._used_bytes += size_bytes
             self._uncounted_bytes += size_bytes
 
