@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from cluster import shape
 from cluster.installed import STORE
@@ -59,7 +60,12 @@ def lines(number: int) -> str:
 def written(cluster: Cluster, user: str, name: str, kind: str = "out") -> str:
     """Return what a job of `user` has written to ``NAME.KIND`` in her home so far."""
     path = cluster.home / user / f"{name}.{kind}"
-    return path.read_text(errors="replace") if path.exists() else ""
+    return without_waiting(path.read_text(errors="replace")) if path.exists() else ""
+
+
+def without_waiting(text: str) -> str:
+    """Leave out what srun says where a step must wait for its turn, as it must on a busy machine."""
+    return re.sub(r"(?m)^srun: (?:Job \S+ step creation|Step created for|Slurm is busy).*\n", "", text)
 
 
 def checkpoints(cluster: Cluster, uid: int, job: int) -> list[str]:
