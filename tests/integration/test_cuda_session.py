@@ -419,13 +419,20 @@ def test_memory_that_was_handed_out_is_found_again_whatever_the_driver_says(worl
     program.goes_on()
 
 
+@pytest.fixture
+def impatient_helper(world):
+    """One that is killed soon after it fell silent: the double hangs where it can no longer say that it is at work."""
+    with Helper(silent_s=5.0) as started:
+        yield started
+
+
 @pytest.mark.parametrize("way", ["files", "store"])
-def test_a_helper_that_is_killed_after_it_wrote_everything_costs_nothing(world, helper, programs, tmp_path, store, way):
+def test_a_helper_that_is_killed_after_it_wrote_everything_costs_nothing(world, impatient_helper, programs, tmp_path, store, way):
     program = programs()
     folder = tmp_path / "gpu"
     folder.mkdir()
     world.faults(Fault("state", 3, "hang"))
-    held = session(helper, program, limits=Limits(lock_s=20.0, answer_s=4.0), folder=folder, store=store if way == "store" else None)
+    held = session(impatient_helper, program, limits=Limits(lock_s=20.0, answer_s=4.0), folder=folder, store=store if way == "store" else None)
     held.suspend()
     held.resume()
     program.goes_on()

@@ -25,8 +25,8 @@ from perdure.checkpoint.cuda.contract import Answer, Facts, Operation, Problem, 
 _START_S = 60.0
 """Without persistence mode the driver wakes every GPU at first: seconds for each."""
 _KILLED_S = 2.0
-_SILENT_S = 60.0
-"""A helper that moves memory says so each second: after this long without a word it hangs."""
+SILENT_S = 60.0
+"""How long a helper that moves memory, and says so each second, may be without a word before it is taken to hang."""
 _CHUNK_BYTES = 1 << 16
 _MOST_ANSWER_BYTES = 16 << 20
 _HIDDEN = ("CUDA_", "NVIDIA_", "GPU_DEVICE_ORDINAL", "__CUDA")
@@ -36,7 +36,9 @@ _HIDDEN = ("CUDA_", "NVIDIA_", "GPU_DEVICE_ORDINAL", "__CUDA")
 class Helper:
     """One helper, started when it is first asked something. May be used from several threads; one asks at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent_s: float = SILENT_S) -> None:
+        """Start nothing yet. After `silent_s` without a word, a helper that moves memory (and says so each second) hangs."""
+        self._silent_s = silent_s
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._ended: list[subprocess.Popen[bytes]] = []
@@ -121,7 +123,7 @@ class Helper:
                 if answer.moved_bytes is None:
                     found[answer.number] = answer
                 elif answer.number in wanted:
-                    end_s = max(end_s, time.monotonic() + _SILENT_S)  # slow, and at work: whoever ends it now loses what it has
+                    end_s = max(end_s, time.monotonic() + self._silent_s)  # slow, and at work: whoever ends it now loses what it has
         return found
 
     def _pass_on(self, out: bytearray, limit_s: float) -> bool:
