@@ -432,7 +432,9 @@ def test_a_helper_that_is_killed_after_it_wrote_everything_costs_nothing(world, 
     folder = tmp_path / "gpu"
     folder.mkdir()
     world.faults(Fault("state", 3, "hang"))
-    held = session(impatient_helper, program, limits=Limits(lock_s=20.0, answer_s=4.0), folder=folder, store=store if way == "store" else None)
+    held = session(
+        impatient_helper, program, limits=Limits(lock_s=20.0, answer_s=4.0), folder=folder, store=store if way == "store" else None
+    )
     held.suspend()
     held.resume()
     program.goes_on()
