@@ -117,6 +117,9 @@ def test_a_workload_is_saved_and_goes_on_on_another_gpu(site, world, features):
         (A, "Stand-in H100", SIZE),
         (B, "Stand-in H100", 0),
     ]
+    # Of the one that it used, the time is told; nothing was moved off the other.
+    assert ["moved_s" in gpu for gpu in shown["gpus"]] == [True, False]
+    assert 0 < shown["gpus"][0]["moved_s"] <= shown["durations_s"]["gpu-checkpoint"]
     assert shown["gpu_driver"] == "580.65.06"
     (process,) = shown["cuda_processes"]
     assert (process["gpus"], process["memory_bytes"]) == ([A], SIZE)
@@ -322,13 +325,22 @@ def test_the_only_copy_is_stored_again_when_the_store_was_away(site, world):
 def test_gpus_are_told_to_people_and_to_monitoring(site, world):
     start(site, "--metrics", site.work / "metrics.prom")
     checkpoint(site)
-    assert site.ps("a")["last_checkpoint"]["gpu_bytes"] == SIZE
+    last = site.ps("a")["last_checkpoint"]
+    assert last["gpu_bytes"] == SIZE
+    (gpu,) = last["gpus"]
+    assert (gpu["uuid"], gpu["model"], gpu["used_bytes"]) == (A, "Stand-in H100", SIZE)
+    assert gpu["moved_s"] > 0
     assert "on GPUs" in site.run("ps").stdout.decode()
     figures = (site.work / "metrics.prom").read_text()
     assert f'perdure_last_checkpoint_gpu_bytes{{workload="a"}} {SIZE}' in figures
     for phase in ("lock", "checkpoint", "restore"):
         assert f"\nperdure_last_checkpoint_gpu_{phase}_seconds" in figures
+    labels = f'{{workload="a",gpu="{A}"}}'
+    assert f"\nperdure_last_checkpoint_gpu_used_bytes{labels} {SIZE}\n" in figures
+    assert f"\nperdure_last_checkpoint_gpu_moved_seconds{labels} {gpu['moved_s']:.15g}\n" in figures
+    assert B not in figures
     shown = site.run("store", "show", "a").stdout.decode()
+    assert "moved in" in shown
     assert "580.65.06" in shown
     assert "gpu-checkpoint" in shown
     assert A in shown

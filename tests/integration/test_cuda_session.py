@@ -148,6 +148,8 @@ def test_gpus_are_freed_and_taken_up_again_crosswise(helper, world, programs, tm
     assert stored == ({A: 1 << 20, B: 1 << 20} if way != "host" else {})
     kept = {region.kept for regions in held.regions.values() for region in regions}
     assert kept == {"host": set(), "files": {Kept.FILE}, "store": {Kept.PLACED}}[way]
+    assert all(region.elapsed_s > 0 for regions in held.regions.values() for region in regions)
+    assert held.moved_s.keys() == {first.pid, second.pid}
     written = sum(path.stat().st_size for path in folder.iterdir())
     assert (written < 1 << 16) is (way != "files"), "GPU memory goes into files on that way only"
     assert bool(packs(store)) is (way == "store")

@@ -88,6 +88,7 @@ def _document(one: Listed, now_ns: int) -> dict[str, Any]:
             "new_bytes": last.new_bytes,
             "stopped_s": last.stopped_s,
             **({} if last.gpu_bytes is None else {"gpu_bytes": last.gpu_bytes}),
+            **({"gpus": last.gpus} if last.gpus else {}),
         }
         if last
         else None,

@@ -101,11 +101,12 @@ def _durations(manifest: Manifest) -> Table:
 
 
 def _gpus(manifest: Manifest) -> Table:
-    table = _table("gpu", "model", "memory", "used", "by")
+    table = _table("gpu", "model", "memory", "used", "moved in", "by")
     for one in manifest.gpus:
         by = ", ".join(str(process.pid) for process in manifest.cuda_processes if one.uuid in process.gpus)
         sizes = (units.format_size(one.memory_bytes), "?" if one.used_bytes is None else units.format_size(one.used_bytes))
-        table.add_row(console.printable(one.uuid), console.printable(one.model), *sizes, by)
+        moved = units.format_duration(one.moved_s) if one.moved_s else "-"
+        table.add_row(console.printable(one.uuid), console.printable(one.model), *sizes, moved, by)
     return table
 
 

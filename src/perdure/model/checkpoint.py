@@ -242,6 +242,9 @@ class GpuFact(msgspec.Struct, frozen=True, kw_only=True):
     """By the workload, 0 where it had nothing on it; None: the driver did not tell."""
     capability: str = ""
     """Compute capability, such as ``9.0``."""
+    moved_s: float | msgspec.UnsetType = msgspec.UNSET
+    """How long it took until all that the workload had on it was off it. Where the driver moves a process's memory by itself, that of all
+    its devices together. Left out where nothing was moved off it, or nobody measured it, as in manifests from before there was this."""
 
 
 class GpuRegion(msgspec.Struct, frozen=True, kw_only=True):

@@ -134,7 +134,7 @@ class Gpus:
             self._is_suspended = False
             return False
         self.aside = {process.pid: self._uses.get(process.pid, {}) for process in self._session.processes}
-        self._left = tuple(self._gpu_facts(self._facts)) if self._facts is not None else ()
+        self._left = tuple(self._gpu_facts(self._facts, self._session)) if self._facts is not None else ()
         self._is_suspended, self.is_on_purpose = False, True
         return True
 
@@ -161,12 +161,13 @@ class Gpus:
         if self._facts is None or self._session is None:
             return Described()
         return Described(
-            gpus=tuple(self._gpu_facts(self._facts)),
+            gpus=tuple(self._gpu_facts(self._facts, self._session)),
             cuda_processes=tuple(self._cuda_fact(process, self._session) for process in self._session.processes),
             gpu_driver=self._facts.driver.version or None,
         )
 
-    def _gpu_facts(self, facts: Facts) -> Iterator[GpuFact]:
+    def _gpu_facts(self, facts: Facts, session: Session) -> Iterator[GpuFact]:
+        took_s = self._moved_s(session)
         for device in facts.devices:
             sizes = [sizes[device.uuid] for sizes in self._uses.values() if device.uuid in sizes]
             if not self._uses:
@@ -177,7 +178,17 @@ class Gpus:
                 memory_bytes=device.memory_bytes,
                 used_bytes=None if None in sizes else sum(size or 0 for size in sizes),
                 capability=device.capability,
+                moved_s=took_s.get(device.uuid, msgspec.UNSET),
             )
+
+    def _moved_s(self, session: Session) -> dict[str, float]:
+        """Return how long it took until a GPU was free of each process that had memory on it, by UUID."""
+        took_s: dict[str, float] = {}
+        for pid, whole_s in session.moved_s.items():
+            copied_s = {region.uuid: region.elapsed_s for region in session.regions.get(pid, ())}
+            for uuid in copied_s or self._uses.get(pid, {}):
+                took_s[uuid] = max(took_s.get(uuid, 0.0), copied_s.get(uuid, whole_s))
+        return took_s
 
     def _cuda_fact(self, process: CudaProcess, session: Session) -> CudaFact:
         sizes = self._uses.get(process.pid, {})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from perdure import errors
 from perdure.base import files
 from perdure.supervisor.messages import Event
+from perdure.supervisor.record import OnGpu
 
 _GPU_PHASES = {
     "gpu-lock": "Until work on GPUs had come to rest",
@@ -22,6 +24,7 @@ class Metrics:
         self._path = path
         self._labels = f'{{workload="{workload}"}}'  # names hold nothing that would have to be escaped
         self._figures: dict[str, tuple[str, str, float]] = {}
+        self._on_gpus: tuple[OnGpu, ...] = ()
         self._set("perdure_workload_running", "gauge", "Whether the workload runs", 1)
         self._set("perdure_workload_epoch", "gauge", "Number of its life", epoch)
         for name, meaning in (("checkpoints", "Checkpoints made in this life"), ("checkpoint_failures", "Checkpoints that were not made")):
@@ -42,6 +45,7 @@ class Metrics:
             self._set("perdure_last_checkpoint_cost_seconds", "gauge", "From its trigger until it was durable", last.cost_s)
             if last.gpu_bytes is not None:
                 self._set("perdure_last_checkpoint_gpu_bytes", "gauge", "Bytes of it that were on GPUs", last.gpu_bytes)
+            self._on_gpus = last.gpus
             for phase, meaning in _GPU_PHASES.items():
                 if phase in event.durations_s:
                     name = f"perdure_last_checkpoint_{phase.replace('-', '_')}_seconds"
@@ -62,7 +66,15 @@ class Metrics:
         lines = []
         for name, (kind, meaning, value) in self._figures.items():
             lines += [f"# HELP {name} {meaning}.", f"# TYPE {name} {kind}", f"{name}{self._labels} {value:.15g}"]
+        used = [(one.uuid, one.used_bytes) for one in self._on_gpus]
+        moved = [(one.uuid, one.moved_s) for one in self._on_gpus]
+        lines += self._by_gpu("perdure_last_checkpoint_gpu_used_bytes", "Bytes of it that were on each GPU", used)
+        lines += self._by_gpu("perdure_last_checkpoint_gpu_moved_seconds", "Until they were off each GPU", moved)
         return "\n".join(lines) + "\n"
+
+    def _by_gpu(self, name: str, meaning: str, figures: Sequence[tuple[str, float | None]]) -> list[str]:
+        told = [f'{name}{self._labels[:-1]},gpu="{uuid}"}} {value:.15g}' for uuid, value in figures if value is not None]
+        return [f"# HELP {name} {meaning}.", f"# TYPE {name} gauge", *told] if told else []
 
     def _set(self, name: str, kind: str, meaning: str, value: float) -> None:
         self._figures[name] = (kind, meaning, value)

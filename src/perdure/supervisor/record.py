@@ -62,6 +62,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where in it the workload's output begins."""
 
 
+class OnGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint saved of one GPU."""
+
+    uuid: str
+    model: str
+    used_bytes: int | None
+    """None: the driver did not tell."""
+    moved_s: float | None
+    """Until all of it was off the GPU; None: nobody measured it."""
+
+
 class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The newest checkpoint in few words."""
 
@@ -75,6 +86,8 @@ class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """From the trigger until it was durable."""
     gpu_bytes: int | None = None
     """What of it was on GPUs, however it was saved; None: nothing, or the driver did not tell."""
+    gpus: tuple[OnGpu, ...] = ()
+    """Those that something was on."""
 
     @classmethod
     def of(cls, manifest: Manifest, *, cost_s: float = 0.0) -> LastCheckpoint:
@@ -88,6 +101,11 @@ class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
             stopped_s=manifest.durations_s.get("stopped", 0.0),
             cost_s=cost_s,
             gpu_bytes=manifest.gpu_bytes,
+            gpus=tuple(
+                OnGpu(uuid=gpu.uuid, model=gpu.model, used_bytes=gpu.used_bytes, moved_s=gpu.moved_s or None)
+                for gpu in manifest.gpus
+                if gpu.used_bytes != 0
+            ),
         )
 
 

@@ -169,6 +169,8 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute, in a folder that only root may enter; of one that is `Kept.STORED`, its name in the checkpoint."""
     size_bytes: int
     kept: Kept = Kept.FILE
+    elapsed_s: float = 0.0
+    """Until all of it had been copied off the device; 0 where nobody measured it."""
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True):

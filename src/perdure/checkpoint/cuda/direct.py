@@ -11,7 +11,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure import errors
 from perdure.checkpoint.cuda import stretches, vault
@@ -19,6 +19,8 @@ from perdure.checkpoint.cuda.contract import Kept, Region, Request, Trouble
 from perdure.checkpoint.cuda.stretches import Api, Reading, Refused, Stretch
 from perdure.checkpoint.cuda.vault import Vault
 from perdure.checkpoint.host import gpu_nvml
+
+T = TypeVar("T")
 
 _UUID_BYTES = 16
 _PART_BYTES = 1 << 20
@@ -62,8 +64,9 @@ def checkpoint(cuda: Api, request: Request, store: Vault) -> tuple[Region, ...]:
         if kept is None:
             for stretch in found:
                 rooms.take(stretch.uuid, stretch.size_bytes)
-            _twice(lambda: stretches.each(found, lambda stretch: _into_file(cuda, stretch, rooms.descriptors[stretch.uuid])))
-            kept = rooms.keep({stretch.uuid: stretch.size_bytes for stretch in found})
+            took_s = _twice(lambda: stretches.each(found, lambda stretch: _into_file(cuda, stretch, rooms.descriptors[stretch.uuid])))
+            sizes = {stretch.uuid: stretch.size_bytes for stretch in found}
+            kept = rooms.keep(sizes, dict(zip(sizes, took_s, strict=True)))
         # From here on what was copied may be the only copy, whatever the driver says.
         _complete(cuda, handle)
         return kept
@@ -92,12 +95,12 @@ def _complete(cuda: Api, handle: int) -> None:
     _twice(lambda: cuda.call("cuCheckpointOperationComplete", handle))
 
 
-def _twice(do: Callable[[], object]) -> None:
+def _twice(do: Callable[[], T]) -> T:
     """Do it, and once more when it is refused: there is no way back, so that a trouble that may pass must not be the end."""
     try:
-        do()
+        return do()
     except Refused:
-        do()
+        return do()
 
 
 class _Rooms:
@@ -138,12 +141,14 @@ class _Rooms:
         except OSError as error:
             raise Refused(Trouble.FILES, f"no room for {size_bytes} bytes of GPU memory in {self._folder}: {error.strerror}") from error
 
-    def keep(self, sizes: dict[str, int]) -> tuple[Region, ...]:
-        """Cut the files to `sizes`, by device, and leave them; the others are removed."""
+    def keep(self, sizes: dict[str, int], took_s: dict[str, float]) -> tuple[Region, ...]:
+        """Cut the files to `sizes`, by device, and leave them; the others are removed. Copying each `took_s` seconds."""
         for uuid, size_bytes in sizes.items():
             os.ftruncate(self.descriptors[uuid], size_bytes)
         self._kept = sizes
-        return tuple(Region(uuid=uuid, path=self._path(uuid), size_bytes=size_bytes) for uuid, size_bytes in sizes.items())
+        return tuple(
+            Region(uuid=uuid, path=self._path(uuid), size_bytes=size_bytes, elapsed_s=took_s[uuid]) for uuid, size_bytes in sizes.items()
+        )
 
 
 def restore(cuda: Api, request: Request) -> None:
@@ -234,11 +239,13 @@ def _uuid_bytes(uuid: str) -> bytes:
     return bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
 
 
-def _into_file(cuda: Api, stretch: Stretch, descriptor: int) -> None:
+def _into_file(cuda: Api, stretch: Stretch, descriptor: int) -> float:
+    """Write a stretch into a file; returns how many seconds it took until all was off the device. Raises `Refused`."""
     try:
         with Reading(cuda, stretch) as reading:
             for offset, piece in reading.pieces():
                 _write_all(descriptor, offset, piece)
+            return reading.elapsed_s
     except (OSError, errors.CheckpointFailed) as error:
         raise Refused(Trouble.FILES, f"GPU memory cannot be written: {error}") from error
 

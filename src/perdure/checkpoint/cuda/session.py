@@ -76,6 +76,8 @@ class Session:
         """Where files may be of processes of which the helper could not tell whether it had written them."""
         self.regions: dict[int, tuple[Region, ...]] = {}
         """GPU memory in files or in the store, by PID; without an entry, it is in the process's own memory."""
+        self.moved_s: dict[int, float] = {}
+        """How long the driver took to move away the GPU memory of each, by PID: the copies that are ours included."""
         self.damage: Problem | None = None
         """What was found to be damaged in the store."""
         self.durations_s: dict[str, float] = {}
@@ -220,7 +222,10 @@ class Session:
         if answer.problem is not None and self._folder is not None:
             self._failed_directly = True
             self._unsure[pid] = self._folder
-        elif answer.regions:
+            return
+        if answer.problem is None:
+            self.moved_s[pid] = answer.elapsed_s
+        if answer.regions:
             self.regions[pid] = answer.regions
 
     @property

@@ -11,13 +11,16 @@ import contextlib
 import ctypes
 import mmap
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from perdure import errors
 from perdure.checkpoint.cuda.contract import Problem, Trouble
+
+T = TypeVar("T")
 
 PIECE_BYTES = 16 << 20
 """Copied at once: long enough for the bus, short enough that a few of them are no burden."""
@@ -145,6 +148,8 @@ class Reading:
         self._free: deque[Buffer] = deque()
         self._problem: BaseException | None = None
         self._is_ended = False
+        self.elapsed_s = 0.0
+        """How long it took until all had been copied off the device, once it has been."""
         self._thread = threading.Thread(target=self._run, name=f"read-{stretch.device}", daemon=True)
 
     def __enter__(self) -> Reading:
@@ -205,6 +210,7 @@ class Reading:
             self._fail(problem)
 
     def _read_all(self) -> None:
+        began_s = time.monotonic()
         for piece in range(self.stretch.pieces):
             buffer = self._take()
             if buffer is None:
@@ -216,6 +222,7 @@ class Reading:
             MOVED.add(size_bytes)
             with self._changed:
                 self._full[piece], self._left[piece] = buffer, size_bytes
+                self.elapsed_s = time.monotonic() - began_s
                 self._changed.notify_all()
 
     def _take(self) -> Buffer | None:
@@ -274,8 +281,7 @@ def _filled(buffers: list[Buffer], stretch: Stretch, parts: Iterable[memoryview]
         yield buffers[turn % len(buffers)], filled
 
 
-def each(stretches: tuple[Stretch, ...], copy: Callable[[Stretch], None]) -> None:
-    """Copy all devices at the same time: each has a bus of its own."""
+def each(stretches: tuple[Stretch, ...], copy: Callable[[Stretch], T]) -> list[T]:
+    """Copy all devices at the same time, each has a bus of its own; returns what `copy` does, in their order."""
     with ThreadPoolExecutor(max(1, min(len(stretches), _AT_ONCE)), thread_name_prefix="copy") as pool:
-        for _ in pool.map(copy, stretches):
-            pass
+        return list(pool.map(copy, stretches))

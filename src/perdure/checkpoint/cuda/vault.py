@@ -90,15 +90,15 @@ class Vault:
         try:
             with as_refusal(), contextlib.ExitStack() as stack:
                 # All devices are read ahead at the same time; what is done with it, once for all of them.
-                placed = self._writer.place(
-                    {f"{request.name}{one.uuid}": (stack.enter_context(Reading(cuda, one)), one.size_bytes) for one in found}
-                )
+                readings = {one.uuid: stack.enter_context(Reading(cuda, one)) for one in found}
+                placed = self._writer.place({f"{request.name}{one.uuid}": (readings[one.uuid], one.size_bytes) for one in found})
                 self._lock.require()
                 for one in found:
                     path = self._folder / f"{request.pid}-{one.uuid}{ENDING}"
                     files.write_bytes(path, self._repository.placements.encode(placed[f"{request.name}{one.uuid}"]))
                     self._has_left = True
-                    regions.append(Region(uuid=one.uuid, path=str(path), size_bytes=one.size_bytes, kept=Kept.PLACED))
+                    took_s = readings[one.uuid].elapsed_s
+                    regions.append(Region(uuid=one.uuid, path=str(path), size_bytes=one.size_bytes, kept=Kept.PLACED, elapsed_s=took_s))
                 return tuple(regions)
         except BaseException:
             for region in regions:
