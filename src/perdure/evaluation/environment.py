@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from perdure.base.proc import machine
 from perdure.evaluation import this_machine
 from perdure.evaluation.plan import Plan
 from perdure.model.evaluation import Environment
+from perdure.model.finding import Severity
 
 _LONGEST_S = 120.0
 _LONGEST_LINE = 300
@@ -38,17 +40,28 @@ def read(plan: Plan) -> Environment:
         gpus=gpus,
         driver_version=driver,
         cuda_version=cuda,
+        gpu_findings=_gpu_findings() if gpus else (),
         versions={name: _first_line(argv, plan.workload.working_directory) for name, argv in sorted(plan.versions.items())},
     )
 
 
 def _criu() -> str | None:
     """Ask our own command line which CRIU it would take, as a run does."""
-    answer = _output((sys.executable, "-P", "-m", "perdure", "doctor", "--json"), None)
+    found = _doctor().get("criu")
+    return str(found["version"]) if found else None
+
+
+def _gpu_findings() -> tuple[str, ...]:
+    """Ask our own command line what of this machine's GPUs, or of their driver, stands in the way."""
+    found = _doctor("--gpu").get("findings", ())
+    return tuple(f"{one['code']}: {one['subject']}" for one in found if one["severity"] != Severity.INFO)
+
+
+def _doctor(*options: str) -> dict[str, Any]:
+    answer = _output((sys.executable, "-P", "-m", "perdure", "doctor", *options, "--json"), None)
     with contextlib.suppress(msgspec.DecodeError):
-        found = msgspec.json.decode(answer or b"").get("criu")
-        return str(found["version"]) if found else None
-    return None
+        return dict(msgspec.json.decode(answer or b""))
+    return {}
 
 
 def _gpus() -> tuple[tuple[str, ...], str | None, str | None]:

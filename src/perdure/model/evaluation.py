@@ -111,6 +111,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
     driver_version: str | None = None
     cuda_version: str | None = None
+    gpu_findings: tuple[str, ...] = ()
+    """What `perdure doctor --gpu` warned of, each as its code and the thing it is about."""
     versions: dict[str, str] = {}
     """Versions that the plan asks to be recorded, by name."""
     clock: str = "CLOCK_MONOTONIC"
