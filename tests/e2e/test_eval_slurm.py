@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from perdure.model.evaluation import Arm, EventKind, MeasureKind, Run
 pytestmark = pytest.mark.cluster
 
 PLACE = "/shared/trial"
+DISK = "/scratch"
 COMMITTED = re.compile(r'perdure: event .*"phase":"committed".*"epoch":(\d+),"sequence":(\d+)')
 COUNT = """\
 import sys, time
@@ -30,6 +32,9 @@ total = 0
 for step in range(1, int(sys.argv[1]) + 1):
     total += step * step
     time.sleep(float(sys.argv[2]))
+    for place in sys.argv[3:]:
+        with open(place + "/steps", "a") as written:
+            written.write(f"{step:4096}")
     print("step", step, flush=True)
 print("total", total, flush=True)
 """
@@ -52,6 +57,8 @@ lose_node = ["/shared/ask.sh", "kill", "{node}", "{job}"]
 return_node = ["/shared/ask.sh", "boot", "{node}", "{job}"]
 exhaust_memory = ["/shared/ask.sh", "memory", "{node}", "{job}"]
 kill_agent = ["/shared/ask.sh", "agent", "{node}", "{job}"]
+fill_disk = ["/shared/ask.sh", "fill", "{node}", "{job}"]
+free_disk = ["/shared/ask.sh", "free", "{node}", "{job}"]
 preemptor = ["--partition=high", "--exclusive", "--time=5"]
 """
 MANAGED = """
@@ -74,7 +81,17 @@ def cluster(tmp_path_factory):
         yield running
 
 
-def begin(cluster, kinds: str, at: str, *, steps: int = 100, more: str = "", heartbeat_s: int = 300) -> folders.Folder:
+def begin(
+    cluster,
+    kinds: str,
+    at: str,
+    *,
+    steps: int = 100,
+    more: str = "",
+    heartbeat_s: int = 300,
+    site: str = SITE,
+    writes_to: tuple[str, ...] = (),
+) -> folders.Folder:
     """Lay a plan where all nodes see it, alice's.
 
     On a busy machine Slurm may take a minute to find a node lost: with a shorter heartbeat the harness would be the first to act.
@@ -83,10 +100,10 @@ def begin(cluster, kinds: str, at: str, *, steps: int = 100, more: str = "", hea
     cluster.head("sh", "-c", f"rm -rf {PLACE}; mkdir -m 0700 {PLACE}", user="alice")
     there = folders.Folder(cluster.folder / PLACE.lstrip("/"))
     lines = {
-        "command": f'command = ["python3", "{PLACE}/count.py", "{steps}", "0.2"]',
+        "command": "command = " + json.dumps(["python3", f"{PLACE}/count.py", str(steps), "0.2", *writes_to]),
         "made_for_evaluation": "made_for_evaluation = true",
         "pattern": f"pattern = '^step ([0-9]+)'\nheartbeat_s = {heartbeat_s}",
-        "nodes": SITE.strip(),
+        "nodes": site.strip(),
         "site.repetitions": "repetitions = 1",
         "duration_s": "duration_s = 7200" + SLURM,
         "kinds": f"kinds = {kinds}",
@@ -127,6 +144,10 @@ def perdure(cluster, *arguments: str) -> str:
                 deed, node, job = asked.name.split(",")
                 if deed in ("kill", "boot"):
                     (cluster.kill if deed == "kill" else cluster.boot)(node)
+                elif deed == "fill":
+                    cluster.run(node, "sh", "-c", f"! dd if=/dev/zero of={DISK}/filler bs=4096 && df {DISK} | grep -q ' 100% '")
+                elif deed == "free":
+                    cluster.run(node, "rm", f"{DISK}/filler")
                 else:
                     strike(cluster, deed, job)
                 asked.unlink()
@@ -258,6 +279,19 @@ def test_other_faults(cluster, kinds, at, states):
     found, _ = evaluate(cluster, there)
     for run in found:
         assert states is None or [each["state"] for each in run.events[-1].data["accounting"]] == states
+
+
+@pytest.mark.slow
+def test_a_full_disk(cluster):
+    cluster.run("n1", "sh", "-c", f"mkdir -p {DISK} && mount -t tmpfs -o size=4m,mode=1777 scratch {DISK}")
+    there = begin(cluster, '["disk-full"]', "[50]", site=SITE.replace('"n1", "n2", "n3"', '"n1"'), writes_to=(DISK,))
+    perdure(cluster, "eval", "baseline", "--no-faults")
+    found, _ = evaluate(cluster, there)
+    for run in found:
+        (fault,) = (event for event in run.events if event.kind is EventKind.FAULT_INJECTED)
+        assert (fault.data["kind"], fault.value) == ("disk-full", 50)
+        assert "No space left on device" in (there.raw / run.id / "job-output.log").read_text()
+    assert not (Path(f"/proc/{cluster.nodes['n1'].pid}/root{DISK}") / "filler").exists()
 
 
 @pytest.mark.slow
