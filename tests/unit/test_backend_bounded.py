@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
@@ -87,6 +88,38 @@ def test_nothing_is_refused_for_what_somebody_removed_meanwhile(inner):
     place.put(pack(2), bytes(100))
     with pytest.raises(errors.StoreFull):
         place.put(pack(3), b"x")
+
+
+class Slow(MemoryBackend):
+    """One that takes as long as the test wants to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def put(self, key, content) -> None:
+        self.begun.set()
+        assert self.may_go_on.wait(60)
+        super().put(key, content)
+
+
+def test_what_is_being_written_counts_however_late_it_can_be_seen():
+    inner = Slow()
+    inner.create()
+    place = BoundedBackend(inner, Allowance(most_bytes=100))
+    first = threading.Thread(target=place.put, args=(pack(1), bytes(60)))
+    first.start()
+    try:
+        assert inner.begun.wait(60)
+        with pytest.raises(errors.StoreFull):
+            place.put_if_absent(pack(2), bytes(60))
+        place.put_if_absent(pack(3), bytes(40))
+    finally:
+        inner.may_go_on.set()
+        first.join()
+    with pytest.raises(errors.StoreFull, match=r"take 100 B of the 100 B"):
+        place.put_if_absent(pack(4), b"x")
+    assert keys(inner) == [pack(1), pack(3)]
 
 
 def test_a_share_is_of_the_room_that_there_would_be_without_it(tmp_path, monkeypatch):

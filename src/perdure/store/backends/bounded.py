@@ -6,6 +6,7 @@ runs needs them. What other processes write to the same store meanwhile is count
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -61,6 +62,8 @@ class BoundedBackend:
         self._lock = threading.Lock()
         self._used_bytes = 0
         self._uncounted_bytes = RECOUNT_BYTES
+        self._writing: dict[str, int] = {}
+        """Sizes of packs that are being written, by key: a listing shows them late."""
 
     def require_room(self) -> None:
         """Raise `errors.StoreFull` when not one more pack would be taken now."""
@@ -88,13 +91,13 @@ class BoundedBackend:
 
     def put(self, key: str, content: bytes | bytearray | memoryview) -> None:
         """Write the object."""
-        self._take(key, memoryview(content).nbytes)
-        self.inner.put(key, content)
+        with self._counted(key, memoryview(content).nbytes):
+            self.inner.put(key, content)
 
     def put_if_absent(self, key: str, content: bytes | bytearray | memoryview) -> None:
         """Write the object unless one of that name exists."""
-        self._take(key, memoryview(content).nbytes)
-        self.inner.put_if_absent(key, content)
+        with self._counted(key, memoryview(content).nbytes):
+            self.inner.put_if_absent(key, content)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Read a range of the object."""
@@ -116,10 +119,20 @@ class BoundedBackend:
         """Close what is bounded."""
         self.inner.close()
 
-    def _take(self, key: str, size_bytes: int) -> None:
-        """Count an object that is about to be written, before it is."""
+    @contextlib.contextmanager
+    def _counted(self, key: str, size_bytes: int) -> Iterator[None]:
+        """Count a pack before it is written, which the caller does within this context. Raises `errors.StoreFull`."""
         if not key.startswith(layout.PACKS):
+            yield
             return
+        self._take(key, size_bytes)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._writing.pop(key, None)
+
+    def _take(self, key: str, size_bytes: int) -> None:
         with self._lock:
             if self._uncounted_bytes >= RECOUNT_BYTES:
                 self._count()
@@ -129,11 +142,13 @@ class BoundedBackend:
                 # What was removed since it was counted may have made room.
                 self._count()
                 self._require(size_bytes)
+            self._writing[key] = size_bytes
             self._used_bytes += size_bytes
             self._uncounted_bytes += size_bytes
 
     def _count(self) -> None:
-        self._used_bytes = sum(info.size_bytes for info in self.inner.list(""))
+        there_bytes = sum(info.size_bytes for info in self.inner.list("") if info.key not in self._writing)
+        self._used_bytes = there_bytes + sum(self._writing.values())
         self._uncounted_bytes = 0
 
     def _require(self, size_bytes: int) -> None:
