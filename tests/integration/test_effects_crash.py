@@ -25,6 +25,8 @@ from perdure import errors
 from perdure.effects import NOT_DONE, Done, Ledger, State
 
 LEASE_S = 0.25
+SURE_TO_STRIKE = 100
+"""Of so many kills some strike in the middle of an effect, however busy the machine is."""
 """Longer than the recording server takes for a request of a sender that is gone."""
 
 
@@ -95,8 +97,8 @@ def kill_often(place: str, recorder: Recorder, mode: str, *, kills: int, effects
     if mode != "neither":
         assert set(found.values()) == {State.DONE}
         assert set(happened) == set(keys)
-    else:
-        assert State.IN_DOUBT in found.values()  # as many kills as these strike between doing and recording
+    elif kills >= SURE_TO_STRIKE:
+        assert State.IN_DOUBT in found.values(), "none of so many kills struck between doing and recording"
 
 
 MODES = [

@@ -21,6 +21,7 @@ from perdure.store.repository import Repository
 
 pytestmark = pytest.mark.s3
 BLOCKS = 4096 * 40
+HOSTS = 6
 
 
 @pytest.fixture
@@ -64,29 +65,54 @@ def test_lives_and_locks_of_two_hosts(hosts):
 
 
 class WouldWait(Exception):
-    """It saw a life, and would watch whether it still lives."""
+    """It saw a life that lives, and would watch it until its lease has run out."""
 
 
-def test_of_many_that_begin_at_once_one_lives(hosts):
-    def wait() -> None:
-        raise WouldWait
+class Contest:
+    """Hosts that all begin a life of one workload at once. Who has to wait does so until no other one is at work any more."""
 
-    for name in ("u", "v", "w"):
-        held: list[lives.HeldLife] = []
-        start = threading.Barrier(6)
+    def __init__(self, hosts: tuple[Repository, ...], name: str) -> None:
+        self.held: list[lives.HeldLife] = []
+        self._hosts, self._name = hosts, name
+        self._start = threading.Barrier(HOSTS)
+        self._changed = threading.Condition()
+        self._at_work = HOSTS
 
-        def begin(number: int, name: str = name, held: list = held, start: threading.Barrier = start) -> None:
-            here = Still(host=f"host{number}", on_pause=wait)
-            start.wait()
-            with contextlib.suppress(errors.WorkloadBusy, WouldWait):
-                held.append(lives.begin(hosts[number % 2], name, restored_from=None, surroundings=here))
-
-        threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
+    def run(self) -> None:
+        threads = [threading.Thread(target=self._begin, args=(number,)) for number in range(HOSTS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        (only,) = held
+
+    def _begin(self, number: int) -> None:
+        here = Still(host=f"host{number}", on_pause=self._wait)
+        self._start.wait()
+        try:
+            with contextlib.suppress(errors.WorkloadBusy, WouldWait):
+                self.held.append(lives.begin(self._hosts[number % 2], self._name, restored_from=None, surroundings=here))
+        finally:
+            self._count(-1)
+
+    def _wait(self) -> None:
+        self._count(-1)
+        with self._changed:
+            self._changed.wait_for(lambda: self._at_work == 0)
+        self._count(1)
+        if self.held:
+            raise WouldWait
+
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._at_work += change
+            self._changed.notify_all()
+
+
+def test_of_many_that_begin_at_once_one_lives(hosts):
+    for name in ("u", "v", "w"):
+        contest = Contest(hosts, name)
+        contest.run()
+        (only,) = contest.held
         only.renew()
 
 

@@ -14,8 +14,8 @@ from simulated import Process, SlowBackend, World
 from stores import Still, new_repository, reopened
 
 from perdure import errors
-from perdure.model.checkpoint import CheckpointId, LifeEnd
-from perdure.store import layout, lives
+from perdure.model.checkpoint import CheckpointId, Life, LifeEnd
+from perdure.store import documents, layout, life_records, lives
 from perdure.store.owners import Linux
 
 DONE = LifeEnd(at_ns=1, completed=True, status=0, reason="it ended by itself")
@@ -121,6 +121,39 @@ def test_two_that_begin_at_once(repository, again):
     with pytest.raises(errors.WorkloadBusy, match="another process"):
         begin(crossing, here)
     second[0].renew()
+
+
+def test_one_lives_of_two_that_saw_each_other_begin(repository, monkeypatch):
+    """The older was begun while the newer chose its epoch, sees the newer, and withdraws only after the newer has seen it."""
+    epochs = life_records.epochs
+    there = Still(host="there").owner("run")
+    life = Life(
+        workload="w",
+        epoch=1,
+        started_ns=1,
+        restored_from=None,
+        hostname=there.host,
+        boot_id=there.boot_id,
+        supervisor_pid=there.pid,
+        supervisor_start_ticks=there.start_ticks,
+    )
+    older = life_records.Begun(life, there, 30)
+
+    def cross(*arguments):
+        found = epochs(*arguments)
+        if not found:
+            documents.write(repository, layout.life_key("w", 1), older, replace=False)
+        return found
+
+    def withdraw() -> None:
+        end = life_records.Ended(LifeEnd(at_ns=1, completed=False, status=None, reason="withdrawn"), withdrawn=True)
+        life_records.write_end(repository, "w", 1, end)
+
+    monkeypatch.setattr(life_records, "epochs", cross)
+    held = begin(repository, Still(on_pause=withdraw))
+    assert held.life.epoch == 3
+    held.renew()
+    assert [life.epoch for life in lives.every(repository, "w")] == [3], "the others never ran"
 
 
 def test_the_lease_that_cannot_be_renewed(again):

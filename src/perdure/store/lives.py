@@ -125,7 +125,27 @@ def begin(
     check_name(workload)
     if not 0 < ttl_s <= UNREADABLE_TTL_S:
         raise errors.UsageError(f"a lease of {ttl_s:g} s", hint=f"give more than 0 and at most {UNREADABLE_TTL_S:g} seconds")
-    leases = _wait_for_older(repository, workload, surroundings, waiting)
+    while True:
+        leases = _wait_for_older(repository, workload, surroundings, waiting)
+        held = _try_to_begin(repository, workload, restored_from, surroundings, ttl_s=ttl_s, leases=leases)
+        if held is not None:
+            return held
+
+
+def _try_to_begin(
+    repository: Repository,
+    workload: str,
+    restored_from: CheckpointId | None,
+    surroundings: Surroundings,
+    *,
+    ttl_s: float,
+    leases: Mapping[int, Lease | None],
+) -> HeldLife | None:
+    """Begin a life, where the `leases` of older ones ran out. Returns None when an older one was begun at the same time.
+
+    Of two that begin at once the older withdraws when it sees the newer, and the newer when it sees the older first. If both do, the newer
+    tries again once the older has an end: else none would live.
+    """
     epoch = max(life_records.epochs(repository, workload), default=0) + 1
     owner = surroundings.owner("run")
     begun = Begun(_life(workload, epoch, restored_from, owner, surroundings), owner, ttl_s)
@@ -140,7 +160,8 @@ def begin(
         withdrawn = Ended(_given_up("withdrawn: a newer life has begun", surroundings), withdrawn=True)
         life_records.write_end(repository, workload, epoch, withdrawn)
         raise errors.WorkloadBusy(f"{workload} was started by another process meanwhile", hint=f"see perdure ps {workload}")
-    _look_again(repository, begun.life, leases, surroundings)
+    if not _look_again(repository, begun.life, leases, surroundings):
+        return None
     for older in leases:
         life_records.write_end(repository, workload, older, Ended(_given_up(f"life {epoch} took over: the lease ran out", surroundings)))
     return HeldLife(repository, begun, lease, since_s, surroundings)
@@ -247,15 +268,22 @@ def _wait_for_older(
     return leases
 
 
-def _look_again(repository: Repository, life: Life, leases: Mapping[int, Lease | None], surroundings: Surroundings) -> None:
-    """Withdraw `life` when an older lease changed since it was seen, or another one came to be without an end."""
+def _look_again(repository: Repository, life: Life, leases: Mapping[int, Lease | None], surroundings: Surroundings) -> bool:
+    """Withdraw `life` when an older lease changed since it was seen, or another one came to be without an end.
+
+    Returns whether it goes on; false: the other one was begun meanwhile. Raises `errors.WorkloadBusy`: it was there before, and is alive.
+    """
     for seen in life_records.without_end(repository, life.workload):
         if seen.epoch >= life.epoch:
             continue
-        if seen.epoch not in leases or life_records.lease(repository, life.workload, seen.epoch) != leases[seen.epoch]:
+        is_new = seen.epoch not in leases
+        if is_new or life_records.lease(repository, life.workload, seen.epoch) != leases[seen.epoch]:
             end = _given_up(f"withdrawn: life {seen.epoch} is alive", surroundings)
             life_records.write_end(repository, life.workload, life.epoch, Ended(end, withdrawn=True))
+            if is_new:
+                return False
             raise _busy(seen)
+    return True
 
 
 def _life(workload: str, epoch: int, restored_from: CheckpointId | None, owner: Owner, surroundings: Surroundings) -> Life:

@@ -187,6 +187,7 @@ class Checkpointing:
             keep=self._life.options.keep,
             avoid=self._life.record.damaged_objects,
             parent=os.getpid(),
+            is_waited_for=due.stop,
         )
         self._enter("store")
         self._saving = Saving(

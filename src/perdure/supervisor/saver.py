@@ -39,7 +39,8 @@ _STREAMS_ASIDE = "console.log.streams"
 LEAVES = (REQUEST, _LOG_ASIDE, _STREAMS_ASIDE)
 """What a run of the saver needs in the staging folder, and must not find there."""
 
-_NICENESS = 19
+_NICENESS = 10
+"""A tenth of a busy processor's time. With 19, a seventieth, checkpoints of a workload that leaves no processor idle were never done."""
 _COLLECTED_EVERY = 10
 """In a store in the network, listing everything costs time and money: packs that nobody needs are deleted after this many checkpoints."""
 _HELPER_S = 10.0
@@ -48,7 +49,8 @@ _LOOK_S = 0.02
 _EVERY_S = 0.2
 """Progress is told this often at most."""
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "ppc64le": 273, "riscv64": 30, "s390x": 282}
-_IOPRIO_IDLE = 3 << 13
+_IOPRIO_LEAST = 2 << 13 | 7
+"""Behind all others but never idle: on a disk that is always busy that is never."""
 _IOPRIO_WHO_PROCESS = 1
 _OOM_SCORE = "500"
 """Under memory pressure this process goes before any workload: it can be done again."""
@@ -87,6 +89,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     avoid: tuple[str, ...] = ()
     """Keys of objects that are known to be damaged."""
     parent: int
+    is_waited_for: bool = False
+    """The workload stands still, or has ended, until this is done."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -122,7 +126,9 @@ Said = Progress | Committed | Failed | Pruned
 def main(arguments: list[str]) -> int:
     """Store what the request file `arguments[0]` says. Returns the exit status."""
     request = wire.decode(Path(arguments[0]).read_bytes(), Request)
-    _be_polite(request.parent)
+    _end_with(request.parent)
+    if not request.is_waited_for:
+        _be_polite()
     try:
         _store(request)
     except errors.PerdureError as error:
@@ -252,17 +258,21 @@ def _say(said: Said) -> None:
         content = content[os.write(1, content) :]
 
 
-def _be_polite(parent: int) -> None:
-    """Take only what nobody else wants, and end with the supervisor."""
+def _be_polite() -> None:
+    """Take little of what others want, too."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        ctypes.CDLL(None, use_errno=True).syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_LEAST)
+
+
+def _end_with(parent: int) -> None:
+    """End with the supervisor, and before anybody else where memory runs out; leave none of it behind."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-    os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    number = _IOPRIO_SET.get(platform.machine())
-    if number is not None:
-        libc.syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # memory of the workload must not end up in a core file
     Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
 
