@@ -22,6 +22,13 @@ _EMPTY = ("/opt", "/var", "/run", "/srv")
 _CLONE_NEWNS, _CLONE_NEWPID = 0x00020000, 0x20000000
 WATCHED = ("/opt", "/etc", "/var", "/run", "/usr/local/bin", "/srv")
 STORE = "/srv/shared/perdure"
+# No controller answers, and that is soon known: whoever asks would else wait ten seconds each time.
+_SLURM = """\
+ClusterName=island
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort=1
+MessageTimeout=2
+"""
 _LARGE_BYTES = 1 << 20
 
 
@@ -88,7 +95,7 @@ def _furnish(scratch: Path) -> None:
     for folder in ("/var/lib", "/var/cache", "/run/lock", "/srv/shared"):
         os.makedirs(folder, 0o755)
     os.makedirs("/etc/slurm", exist_ok=True)
-    Path("/etc/slurm/slurm.conf").write_text("ClusterName=island\nSlurmctldHost=nowhere\n")
+    Path("/etc/slurm/slurm.conf").write_text(_SLURM)
     for path in ("/etc/perdure", "/usr/local/bin/perdure", "/etc/slurm/plugstack.conf", "/etc/slurm/plugstack.conf.d"):
         if os.path.isdir(path):
             shutil.rmtree(path)
