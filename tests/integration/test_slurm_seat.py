@@ -115,6 +115,7 @@ def jobs(tmp_path_factory):
 def _left_alone(told: Jobs) -> None:
     told.submit("status", "exit 3", env=EVERY)
     told.submit("comment", "echo kept by $PERDURE_WORKLOAD", "--comment=of project x; perdure:every=1h,colour=red")
+    told.submit("looks", 'perdure ps --json "$PERDURE_WORKLOAD"', "--nodelist=n1", env=EVERY)
     told.submit("no-requeue", WITH_STEPS, "--no-requeue", env=EVERY)
     told.submit("no-requeue-comment", WITH_STEPS, "--no-requeue", "--comment=perdure:every=2s")
     told.submit("no-requeue-script", f"#!/bin/bash\n#SBATCH --no-requeue --comment=perdure\n{WITH_STEPS}")
@@ -205,6 +206,11 @@ def test_a_comment_opts_in_and_what_is_wrong_in_it_is_told(jobs):
     assert "option 'colour=red' is left out" in said
     assert f"{jobs.workload('comment')}, life 1 on n" in said
     assert jobs.states["comment"] == "COMPLETED"
+
+
+def test_a_job_sees_itself(jobs):
+    (one,) = json.loads(jobs.out("looks"))["workloads"]
+    assert (one["name"], one["state"], one["epoch"]) == (jobs.workload("looks"), "running", 1)
 
 
 @pytest.mark.parametrize("name", ["no-requeue", "no-requeue-comment", "no-requeue-script"])
