@@ -28,6 +28,8 @@ class Storm:
     storm_s: float
     between_kills_s: tuple[float, float]
     seed: int
+    waits: bool = False
+    """Whether the jobs end only after it."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,9 @@ def _weather(cluster: Cluster, storm: Storm) -> dict[str, float]:
     chance = random.Random(storm.seed)
     sizes = {f"storm{number}": round(chance.uniform(*storm.job_s) / PAUSE_S) for number in range(storm.jobs)}
     jobs = {
-        name: cluster.submit("alice", work.count(size, PAUSE_S, name=name), *work.files(name), env={"PERDURE": "every=5s"})
+        name: cluster.submit(
+            "alice", work.count(size, PAUSE_S, name=name, waits=storm.waits), *work.files(name), env={"PERDURE": "every=5s"}
+        )
         for name, size in sizes.items()
     }
     began_s = time.monotonic()
@@ -60,6 +64,8 @@ def _weather(cluster: Cluster, storm: Storm) -> dict[str, float]:
             wait_until(lambda node=node: cluster.node_state(node).startswith("down"), f"{node} is not missed", timeout_s=LONG_S)
         cluster.boot(node)
         time.sleep(chance.uniform(*storm.between_kills_s))
+    for name in jobs:
+        (cluster.home / f"alice/{name}.go").write_text("")
     ends: list[str] = []
     for name, job in jobs.items():
         cluster.wait_state(job, "COMPLETED", "FAILED", timeout_s=LONG_S)
@@ -72,16 +78,16 @@ def _weather(cluster: Cluster, storm: Storm) -> dict[str, float]:
 
 
 def test_a_few_jobs_and_a_few_kills(cluster):
-    storm = Storm(jobs=5, job_s=(20, 35), storm_s=10, between_kills_s=(4, 8), seed=20)
+    storm = Storm(jobs=5, job_s=(10, 20), storm_s=10, between_kills_s=(4, 8), seed=20, waits=True)
     assert _weather(cluster, storm)["kills"] >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_thirty_jobs_and_nodes_killed_at_random_for_ten_minutes(cluster, record_property):
+def test_thirty_jobs_and_nodes_killed_at_random_for_ten_minutes(cluster, record_testsuite_property):
     """`--junitxml=FILE` keeps its figures."""
     storm = Storm(jobs=30, job_s=(60, 240), storm_s=600, between_kills_s=(5, 60), seed=7)
     seen = _weather(cluster, storm)
     for name, figure in seen.items():
-        record_property(name, figure)
+        record_testsuite_property(name, figure)
     assert seen["kills"] >= 5
