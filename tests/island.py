@@ -7,6 +7,7 @@ written, /shared stands in for a file system that all nodes see, and Slurm has a
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import shutil
@@ -21,6 +22,14 @@ _EMPTY = ("/opt", "/var", "/run", "/srv")
 _CLONE_NEWNS, _CLONE_NEWPID = 0x00020000, 0x20000000
 WATCHED = ("/opt", "/etc", "/var", "/run", "/usr/local/bin", "/srv")
 STORE = "/srv/shared/perdure"
+# No controller answers, and that is soon known: whoever asks would else wait ten seconds each time.
+_SLURM = """\
+ClusterName=island
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort=1
+MessageTimeout=2
+"""
+_LARGE_BYTES = 1 << 20
 
 
 def missing() -> str | None:
@@ -86,7 +95,7 @@ def _furnish(scratch: Path) -> None:
     for folder in ("/var/lib", "/var/cache", "/run/lock", "/srv/shared"):
         os.makedirs(folder, 0o755)
     os.makedirs("/etc/slurm", exist_ok=True)
-    Path("/etc/slurm/slurm.conf").write_text("ClusterName=island\nSlurmctldHost=nowhere\n")
+    Path("/etc/slurm/slurm.conf").write_text(_SLURM)
     for path in ("/etc/perdure", "/usr/local/bin/perdure", "/etc/slurm/plugstack.conf", "/etc/slurm/plugstack.conf.d"):
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -110,10 +119,22 @@ def snapshot() -> dict[str, tuple[object, ...]]:
                 status = os.lstat(path)
                 content = os.readlink(path) if os.path.islink(path) else ""
                 if os.path.isfile(path) and not os.path.islink(path):
-                    with open(path, "rb") as handle:
-                        content = hashlib.file_digest(handle, "sha256").hexdigest()
+                    content = _digest(path, status) if status.st_size < _LARGE_BYTES else _digest_of_large(path, _identity(status))
                 found[path] = (oct(status.st_mode), status.st_uid, status.st_gid, content)
     return found
+
+
+def _digest(path: str, _status: object) -> str:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+_digest_of_large = functools.lru_cache(maxsize=None)(_digest)
+"""Whoever changes a file changes the time of its last change too: it is not read again before that."""
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def difference(before: dict[str, tuple[object, ...]], after: dict[str, tuple[object, ...]]) -> dict[str, object]:

@@ -23,7 +23,7 @@ lay() {
     for part in munge slurm misc private; do [ -e "$rootfs/var/lib/$part" ] && cp -a "$rootfs/var/lib/$part" var/lib/; done
     [ "$role" = head ] && cp -a "$rootfs/var/lib/mysql" var/lib/
     mkdir -p var/cache var/lib/dpkg var/spool/slurmd var/spool/slurmctld var/log/slurm
-    cp -a "$outside/etc/." etc/
+    cp -a "$outside/etc/$name/." etc/
     # What an installation made once is the same on all nodes. Its large files are never written to, so links will do.
     if [ -d "$outside/template" ]; then
         if [ -d "$outside/template/disk/opt/perdure" ]; then

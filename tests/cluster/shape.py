@@ -22,8 +22,8 @@ class Shape:
 
     version: str = dataclasses.field(default_factory=lambda: DEFAULT_VERSION)
     nodes: tuple[str, ...] = ("n1", "n2", "n3")
-    job_file_append: bool = False
-    """Whether Slurm appends to a job's output when it runs again, or empties it first (its default)."""
+    appends_on: tuple[str, ...] = ()
+    """Nodes on which Slurm appends to a job's output when it runs again; elsewhere it empties it first (its default)."""
     grace_s: int = 8
     """Seconds that a preempted job is given."""
     proctrack: str = "linuxproc"
@@ -36,12 +36,12 @@ class Shape:
         return f"{NETWORK}.1" if name == HEAD else f"{NETWORK}.{11 + self.nodes.index(name)}"
 
 
-def files(shape: Shape) -> dict[str, str]:
-    """Return the files to lay under /etc of every node, by path."""
+def files(shape: Shape, name: str = HEAD) -> dict[str, str]:
+    """Return the files to lay under /etc of the node `name`, by path: the same for all, but for what a test chose for some."""
     return {
         "hosts": "127.0.0.1 localhost\n" + "".join(f"{shape.address(name)} {name}\n" for name in (HEAD, *shape.nodes)),
         "nsswitch.conf": "hosts: files\npasswd: files\ngroup: files\n",
-        "slurm/slurm.conf": _slurm_conf(shape),
+        "slurm/slurm.conf": _slurm_conf(shape, appends=name in shape.appends_on),
         "slurm/gres.conf": "Name=gpu Type=a100 Count=2 File=/dev/null,/dev/zero\n",
         "slurm/cgroup.conf": _cgroup_conf(shape),
         "slurm/slurmdbd.conf": _SLURMDBD_CONF,
@@ -58,7 +58,7 @@ def _cgroup_conf(shape: Shape) -> str:
     return "CgroupPlugin=cgroup/v1\n" if shape.version == "22.05" else "CgroupPlugin=disabled\n"
 
 
-def _slurm_conf(shape: Shape) -> str:
+def _slurm_conf(shape: Shape, *, appends: bool) -> str:
     nodes = "".join(f"NodeName={name} CPUs=4 RealMemory=2000 Gres=gpu:a100:2 Feature={name}\n" for name in shape.nodes)
     return f"""\
 ClusterName={NAME}
@@ -93,7 +93,7 @@ AccountingStoreFlags=job_comment
 JobAcctGatherType=jobacct_gather/linux
 MpiDefault=none
 JobRequeue=1
-JobFileAppend={int(shape.job_file_append)}
+JobFileAppend={int(appends)}
 KillWait={shape.kill_wait_s}
 SlurmdTimeout={shape.slurmd_timeout_s}
 MessageTimeout=10

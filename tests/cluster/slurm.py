@@ -175,11 +175,12 @@ def _lay(folder: Path, chosen: Shape, root: Path, template: Path | None) -> None
     folder.chmod(0o755)
     for name in ("etc", "home", "shared", "log", "nodes", "state"):
         (folder / name).mkdir()
-    for name, text in shape.files(chosen).items():
-        path = folder / "etc" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o600 if path.name == "slurmdbd.conf" else 0o644)
+    for node in (shape.HEAD, *chosen.nodes):
+        for name, text in shape.files(chosen, node).items():
+            path = folder / "etc" / node / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o600 if path.name == "slurmdbd.conf" else 0o644)
     for user, uid in shape.USERS.items():
         home = folder / "home" / user
         shutil.copytree(root / "home" / user, home)

@@ -68,7 +68,7 @@ def without_waiting(text: str) -> str:
     return re.sub(r"(?m)^srun: (?:Job \S+ step creation|Step created for|Slurm is busy).*\n", "", text)
 
 
-def checkpoints(cluster: Cluster, uid: int, job: int) -> list[str]:
-    """Return the names of a job's checkpoints in the store of the user with `uid`, the oldest first."""
+def checkpoints(cluster: Cluster, uid: int, job: int | str) -> list[str]:
+    """Return the names of a job's, or with ``7.0`` of a step's, checkpoints in the store of the user with `uid`, the oldest first."""
     folder = cluster.folder / STORE.lstrip("/") / "users" / str(uid) / "workloads" / f"slurm-{shape.NAME}-{job}" / "manifests"
     return sorted(path.name for path in folder.glob("*")) if folder.is_dir() else []

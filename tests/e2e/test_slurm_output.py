@@ -1,6 +1,7 @@
-"""What a job writes is whole at its end, on a site that appends to output files when a job runs again and on one that empties them first.
+"""What a job writes is whole at its end, where Slurm appends to output files when a job runs again and where it empties them first.
 
-On a real cluster, with each value of JobFileAppend: a node is lost and a job is requeued, its two streams in two files and in one.
+On a real cluster that does the one on two nodes and the other on two: a node of each kind is lost and jobs are requeued, their two
+streams in two files and in one.
 """
 
 from __future__ import annotations
@@ -19,23 +20,42 @@ ALICE = 2001
 LONG_S = 400
 LINES = 60
 
-# Reads a file that is changed meanwhile, and says each thing on both streams.
+# Reads a file that is changed meanwhile, and says each thing on both streams. It does not end before it may, and hurries from then on.
 _BOTH = """\
-import sys, time
-aside = open(sys.argv[2])
-for number in range(int(sys.argv[1])):
+import os, sys, time
+lines, aside, gate = int(sys.argv[1]), open(sys.argv[2]), sys.argv[3]
+for number in range(lines):
+    while number == lines - 1 and not os.path.exists(gate):
+        time.sleep(0.1)
     print("out", number, flush=True)
     print("err", number, file=sys.stderr, flush=True)
-    time.sleep(0.5)
+    time.sleep(0.02 if os.path.exists(gate) else 0.5)
 """
+_SCRIPT = """\
+python3 /shared/both.py {lines} $HOME/{name}.read $HOME/go
+exit $?
+"""
+"""The shell has its script open for as long as it waits."""
+_PLAIN = """\
+echo attempt $SLURM_RESTART_COUNT
+[ -n "$SLURM_RESTART_COUNT" ] || { scontrol requeue $SLURM_JOB_ID; sleep 600; }
+"""
+_KINDS = {"emptied": ("n1", "n2"), "appended": ("n3", "n4")}
+"""What Slurm does to a file that is there already, on which nodes: one that is lost, and one that stays."""
 
 
 @dataclasses.dataclass
 class Story:
-    """What happened."""
+    """What happened to the jobs, by kind and name. Their files are called by both."""
 
     cluster: Cluster
-    jobs: dict[str, int] = dataclasses.field(default_factory=dict)
+    jobs: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+
+    def submit(self, kind: str, name: str, node: str, script: str, *options: str, env: dict[str, str] | None = None) -> None:
+        """Submit a job of alice's to the nodes of `kind`, if possible to `node`."""
+        others = ",".join(one for nodes in _KINDS.values() if node not in nodes for one in nodes)
+        where = (f"--prefer={node}", f"--exclude={others}")
+        self.jobs[kind, name] = self.cluster.submit("alice", script, *where, *options, env=env)
 
     def read(self, name: str) -> str:
         """Return what is in a file of alice's home."""
@@ -46,61 +66,86 @@ class Story:
         return [line.split()[1] for line in self.read(name).splitlines() if line.startswith(f"{stream} ")]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["emptied", "appended"])
-def story(request, tmp_path_factory):
-    shape = Shape(nodes=("n1", "n2"), job_file_append=request.param)
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    shape = Shape(nodes=("n1", "n2", "n3", "n4"), appends_on=_KINDS["appended"])
     with installed.running(tmp_path_factory.mktemp("cluster"), shape) as cluster:
         (cluster.shared / "both.py").write_text(_BOTH)
         told = Story(cluster)
-        for name, node, options in (
-            ("lost", "n1", work.files("lost")),
-            ("lost-joined", "n1", ("--output=lost-joined.out",)),
-            ("requeued", "n2", work.files("requeued")),
-            ("requeued-joined", "n2", ("--output=requeued-joined.out",)),
-        ):
-            # The shell has its script open for as long as it waits.
-            script = f"python3 /shared/both.py {LINES} $HOME/{name}.read\nexit $?\n"
-            read = cluster.home / "alice" / f"{name}.read"
-            read.write_text("one")
-            told.jobs[name] = cluster.submit("alice", script, *options, f"--prefer={node}", env={"PERDURE": "every=2s"})
-        for job in told.jobs.values():
+        for kind in _KINDS:
+            _begin(told, kind)
+        saved = [job for (_kind, name), job in told.jobs.items() if name != "plain"]
+        for job in saved:
             wait_until(lambda job=job: work.checkpoints(cluster, ALICE, job), f"no checkpoint of {job}", timeout_s=LONG_S)
-        for name in told.jobs:
-            (cluster.home / "alice" / f"{name}.read").write_text("two")
-        for name in ("requeued", "requeued-joined"):
-            cluster.head("scontrol", "requeue", str(told.jobs[name]), user="alice")
-        cluster.kill("n1")
+        for kind, name in told.jobs:
+            (cluster.home / "alice" / f"{kind}-{name}.read").write_text("two")
+        for (_kind, name), job in told.jobs.items():
+            if name.startswith("requeued"):
+                cluster.head("scontrol", "requeue", str(job), user="alice")
+        for lost, _stays in _KINDS.values():
+            cluster.kill(lost)
+        for job in saved:
+            wait_until(lambda job=job: cluster.job(job).get("Restarts") == "1", f"{job} is not requeued", timeout_s=LONG_S)
+        (cluster.home / "alice/go").write_text("")
         for job in told.jobs.values():
             cluster.wait_state(job, "COMPLETED", "FAILED", timeout_s=LONG_S)
         yield told
 
 
+def _begin(told: Story, kind: str) -> None:
+    lost, stays = _KINDS[kind]
+    told.submit(kind, "plain", stays, _PLAIN, f"--output={kind}-plain.out")
+    for name, node, files in (
+        ("lost", lost, work.files(f"{kind}-lost")),
+        ("lost-joined", lost, (f"--output={kind}-lost-joined.out",)),
+        ("requeued", stays, work.files(f"{kind}-requeued")),
+        ("requeued-joined", stays, (f"--output={kind}-requeued-joined.out",)),
+    ):
+        (told.cluster.home / "alice" / f"{kind}-{name}.read").write_text("one")
+        told.submit(kind, name, node, _SCRIPT.format(lines=LINES, name=f"{kind}-{name}"), *files, env={"PERDURE": "every=2s"})
+
+
 NUMBERS = [str(number) for number in range(LINES)]
 
 
-@pytest.mark.parametrize("name", ["lost", "requeued"])
-def test_both_files_hold_everything_once_and_in_order(story, name):
-    assert story.read(f"{name}.out") == "".join(f"out {number}\n" for number in NUMBERS)
-    assert story.said_by("err", f"{name}.err") == NUMBERS, story.read(f"{name}.err")
+kinds = pytest.mark.parametrize("kind", list(_KINDS))
+names = pytest.mark.parametrize("name", ["lost", "requeued"])
 
 
+@kinds
+def test_slurm_does_to_the_files_of_other_jobs_what_is_said_of_it_here(story, kind):
+    attempts = [line for line in story.read(f"{kind}-plain.out").splitlines() if line.startswith("attempt")]
+    assert attempts == (["attempt 1"] if kind == "emptied" else ["attempt", "attempt 1"])
+
+
+@kinds
+@names
+def test_both_files_hold_everything_once_and_in_order(story, kind, name):
+    assert story.read(f"{kind}-{name}.out") == "".join(f"out {number}\n" for number in NUMBERS)
+    assert story.said_by("err", f"{kind}-{name}.err") == NUMBERS, story.read(f"{kind}-{name}.err")
+
+
+@kinds
 @pytest.mark.parametrize("name", ["lost-joined", "requeued-joined"])
-def test_one_file_for_both_streams_holds_everything_once_and_in_order(story, name):
-    written = story.read(f"{name}.out")
+def test_one_file_for_both_streams_holds_everything_once_and_in_order(story, kind, name):
+    written = story.read(f"{kind}-{name}.out")
     own = [line for line in written.splitlines() if line.startswith(("out ", "err "))]
     assert own == [f"{stream} {number}" for number in NUMBERS for stream in ("out", "err")], written
 
 
-@pytest.mark.parametrize("name", ["lost", "requeued"])
-def test_each_life_says_once_where_it_goes_on_and_is_the_same_job(story, name):
-    said, job = story.read(f"{name}.err"), story.jobs[name]
-    assert said.count(f"slurm-lab-{job}, life 2 on n2, restart 1: goes on from slurm-lab-{job}@1.") == 1, said
+@kinds
+@names
+def test_each_life_says_once_where_it_goes_on_and_is_the_same_job(story, kind, name):
+    said, job = story.read(f"{kind}-{name}.err"), story.jobs[kind, name]
+    stays = _KINDS[kind][1]
+    assert said.count(f"slurm-lab-{job}, life 2 on {stays}, restart 1: goes on from slurm-lab-{job}@1.") == 1, said
     states = [attempt[0] for attempt in story.cluster.attempts(job)]
     assert states == ["NODE_FAIL" if name == "lost" else "REQUEUED", "COMPLETED"]
 
 
-@pytest.mark.parametrize("name", ["lost", "requeued"])
-def test_that_slurm_wrote_the_script_anew_is_not_told_and_what_the_job_reads_is(story, name):
-    said = story.read(f"{name}.err")
+@kinds
+@names
+def test_that_slurm_wrote_the_script_anew_is_not_told_and_what_the_job_reads_is(story, kind, name):
+    said = story.read(f"{kind}-{name}.err")
     assert "slurm_script" not in said
-    assert f"/home/alice/{name}.read: was changed since" in said, said
+    assert f"/home/alice/{kind}-{name}.read: was changed since" in said, said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from collections import Counter
 
 import pytest
 from cluster import installed, work
@@ -27,6 +28,8 @@ class Storm:
     storm_s: float
     between_kills_s: tuple[float, float]
     seed: int
+    waits: bool = False
+    """Whether the jobs end only after it."""
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +39,20 @@ def cluster(tmp_path_factory):
         yield running
 
 
-def _weather(cluster: Cluster, storm: Storm) -> int:
-    """Submit the jobs, kill nodes while the storm lasts, wait for all jobs; return how many nodes were killed.
+def _weather(cluster: Cluster, storm: Storm) -> dict[str, float]:
+    """Submit the jobs, kill nodes while the storm lasts, wait for all jobs; return how much of what there was.
 
     Some nodes are back at once, and Slurm misses their jobs when they register; others only after it has given them up.
     """
     chance = random.Random(storm.seed)
     sizes = {f"storm{number}": round(chance.uniform(*storm.job_s) / PAUSE_S) for number in range(storm.jobs)}
     jobs = {
-        name: cluster.submit("alice", work.count(size, PAUSE_S, name=name), *work.files(name), env={"PERDURE": "every=5s"})
+        name: cluster.submit(
+            "alice", work.count(size, PAUSE_S, name=name, waits=storm.waits), *work.files(name), env={"PERDURE": "every=5s"}
+        )
         for name, size in sizes.items()
     }
+    began_s = time.monotonic()
     wait_until(lambda: any(work.checkpoints(cluster, ALICE, job) for job in jobs.values()), "no checkpoint", timeout_s=LONG_S)
     kills = 0
     end_s = time.monotonic() + storm.storm_s
@@ -58,21 +64,30 @@ def _weather(cluster: Cluster, storm: Storm) -> int:
             wait_until(lambda node=node: cluster.node_state(node).startswith("down"), f"{node} is not missed", timeout_s=LONG_S)
         cluster.boot(node)
         time.sleep(chance.uniform(*storm.between_kills_s))
+    for name in jobs:
+        (cluster.home / f"alice/{name}.go").write_text("")
+    ends: list[str] = []
     for name, job in jobs.items():
         cluster.wait_state(job, "COMPLETED", "FAILED", timeout_s=LONG_S)
         said = work.written(cluster, "alice", name, "err")
         assert work.written(cluster, "alice", name) == work.lines(sizes[name]), f"{name}: {said}"
         wait_until(lambda job=job: cluster.attempts(job)[-1][:2] == ("COMPLETED", "0:0"), f"{name}: {cluster.attempts(job)}", timeout_s=60)
-    return kills
+        ends += [attempt[0] for attempt in cluster.attempts(job)]
+    work_s = sum(sizes.values()) * PAUSE_S
+    return {"kills": kills, "work_s": work_s, "elapsed_s": round(time.monotonic() - began_s), "attempts": len(ends)} | Counter(ends)
 
 
 def test_a_few_jobs_and_a_few_kills(cluster):
-    storm = Storm(jobs=5, job_s=(20, 35), storm_s=10, between_kills_s=(4, 8), seed=20)
-    assert _weather(cluster, storm) >= 1
+    storm = Storm(jobs=5, job_s=(10, 20), storm_s=10, between_kills_s=(4, 8), seed=20, waits=True)
+    assert _weather(cluster, storm)["kills"] >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_thirty_jobs_and_nodes_killed_at_random_for_ten_minutes(cluster):
+def test_thirty_jobs_and_nodes_killed_at_random_for_ten_minutes(cluster, record_testsuite_property):
+    """`--junitxml=FILE` keeps its figures."""
     storm = Storm(jobs=30, job_s=(60, 240), storm_s=600, between_kills_s=(5, 60), seed=7)
-    assert _weather(cluster, storm) >= 5
+    seen = _weather(cluster, storm)
+    for name, figure in seen.items():
+        record_testsuite_property(name, figure)
+    assert seen["kills"] >= 5

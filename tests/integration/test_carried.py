@@ -171,6 +171,48 @@ def test_what_a_living_process_has_open_is_not_replaced(segment: Path, staging: 
     assert segment.stat().st_mode & 0o777 == 0o600
 
 
+def test_what_several_workloads_share_is_left_alone_whatever_its_time(temporary: Path, staging: Path):
+    path = temporary / "init"
+    path.write_bytes(b"program")
+    found = collect([], staging, explicit=[str(path)]).carried
+    os.utime(path, ns=(1, 1))
+    there = path.stat()
+    assert put_back(found, staging, epoch=EPOCH, shared=True) == ()
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (there.st_ino, 1)
+    path.write_bytes(b"another")
+    assert codes(put_back(found, staging, epoch=EPOCH, shared=True)) == [("restore-carried-aside", "info")]
+    assert path.read_bytes() == b"program"
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("before", [None, b"now"], ids=["absent", "differs"])
+def test_workloads_that_bring_the_same_file_at_once_all_succeed(temporary: Path, staging: Path, before: bytes | None, shared: bool):
+    path = temporary / "data"
+    path.write_bytes(b"then" * 4096)
+    found = collect([], staging, explicit=[str(path)]).carried
+    for _round in range(10):
+        path.unlink()
+        if before is not None:
+            path.write_bytes(before)
+        start, children = temporary / "start", []
+        for _each in range(4):
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    while not start.exists():
+                        pass
+                    status = any(each.severity.value == "problem" for each in put_back(found, staging, epoch=EPOCH, shared=shared))
+                finally:
+                    os._exit(status)
+            children.append(child)
+        start.write_bytes(b"")
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+        start.unlink()
+        assert path.read_bytes() == b"then" * 4096
+    assert not list(temporary.glob("data.perdure-new-*"))
+
+
 def test_what_a_living_process_has_open_and_differs_by_its_time_alone_is_what_it_was(segment: Path, staging: Path):
     found = collect([], staging, explicit=[str(segment)]).carried
     os.utime(segment, ns=(1, 1))

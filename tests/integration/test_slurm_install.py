@@ -119,11 +119,17 @@ def _in_and_out(packed: Path) -> None:
     assert island.difference(before, island.snapshot()) == {}
 
 
-def test_what_goes_in_is_what_was_printed_and_what_comes_out_is_all_of_it(tmp_path):
-    packed = tmp_path / "payload.tar"
-    done = _perdure("slurm", "payload", "-o", str(packed), "--json")
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> Path:
+    """All of Perdure, as nodes get it."""
+    path = tmp_path_factory.mktemp("payload") / "payload.tar"
+    done = _perdure("slurm", "payload", "-o", str(path), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["shims"], "there are headers and a compiler here"
+    return path
+
+
+def test_what_goes_in_is_what_was_printed_and_what_comes_out_is_all_of_it(tmp_path, packed):
     (tmp_path / "island").mkdir()
     island.visit(lambda: _in_and_out(packed), tmp_path / "island")
 
@@ -155,9 +161,7 @@ def _shim_alone(packed: Path) -> None:
     assert island.difference(before, island.snapshot()) == {}
 
 
-def test_the_shim_alone_goes_in_and_comes_out_and_may_become_all_of_it(tmp_path):
-    packed = tmp_path / "payload.tar"
-    assert _perdure("slurm", "payload", "-o", str(packed)).returncode == 0
+def test_the_shim_alone_goes_in_and_comes_out_and_may_become_all_of_it(tmp_path, packed):
     (tmp_path / "island").mkdir()
     island.visit(lambda: _shim_alone(packed), tmp_path / "island")
 
@@ -405,10 +409,7 @@ def test_what_does_not_run_there_is_taken_back(tmp_path):
     island.visit(work, scratch)
 
 
-def test_several_nodes_fail_each_for_itself_and_are_named(tmp_path):
-    packed = tmp_path / "payload.tar"
-    made = _perdure("slurm", "payload", "-o", str(packed))
-    assert made.returncode == 0, made.stderr
+def test_several_nodes_fail_each_for_itself_and_are_named(tmp_path, packed):
     scratch = tmp_path / "island"
     scratch.mkdir()
 

@@ -198,24 +198,27 @@ def apart(manifest: Manifest) -> tuple[tuple[Carried, ...], tuple[Carried, ...]]
     return of_init, tuple(each for each in manifest.carried if each.path != program)
 
 
-def put_back(carried: Iterable[Carried], extracted: Path, *, epoch: int, owner: Owner | None = None) -> tuple[Finding, ...]:
+def put_back(
+    carried: Iterable[Carried], extracted: Path, *, epoch: int, owner: Owner | None = None, shared: bool = False
+) -> tuple[Finding, ...]:
     """Put each of `carried` back where it is missing or different; `extracted` is the folder that the checkpoint was extracted to.
 
-    It is done with the rights of `owner` (None: of this process). One with the same content, owner and permissions is left alone. Returns
-    what was done and what could not be: a problem stops the restore.
+    It is done with the rights of `owner` (None: of this process). One with the same content, owner, permissions and time is left alone;
+    of `shared` ones, which other workloads use too and may be bringing at this moment, the time does not matter. Returns what was done and
+    what could not be: a problem stops the restore.
     """
     findings: list[Finding] = []
     wanted = tuple(carried)
     for each in wanted:
         try:
-            findings += _put(each, extracted, epoch, owner)
+            findings += _put(each, extracted, epoch, owner, shared=shared)
         except (OSError, errors.InputError, errors.OutputError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             findings.append(_finding(each, "restore-carried-failed", Severity.PROBLEM, f"cannot be put back: {reason}"))
     return tuple(findings)
 
 
-def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None) -> list[Finding]:
+def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None, *, shared: bool) -> list[Finding]:
     path = text.original(each.path)
     look = aside.Look(each.mode, each.uid, each.gid, each.mtime_ns)
     source = os.open(extracted / checked_name(each.stored_as), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -228,12 +231,12 @@ def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None) -> lis
             there = linkless.status(folder, name)
             if aside.is_as(folder, name, source, look):
                 return []
-            if there is None:
-                aside.put(folder, name, source, look, epoch)
+            if there is None and _put_where_nothing_is(folder, name, source, look, epoch, shared=shared):
                 return []
+            there = there or os.stat(name, dir_fd=folder, follow_symlinks=False)
             with acting.as_self():
                 holder = holders.of(there) if stat.S_ISREG(there.st_mode) else None
-            if holder is not None and aside.is_as(folder, name, source, _of_its_age(look, there)):
+            if (shared or holder is not None) and aside.is_as(folder, name, source, _of_its_age(look, there)):
                 # Only its time differs, as that of an init which another workload of the same user has brought here.
                 return []
             if holder is not None:
@@ -249,6 +252,15 @@ def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None) -> lis
             return kept
     finally:
         os.close(source)
+
+
+def _put_where_nothing_is(folder: int, name: str, source: int, look: aside.Look, epoch: int, *, shared: bool) -> bool:
+    """Put it there. Tell whether it was put: of a shared one, somebody else's may have come first, and is used already."""
+    try:
+        aside.put(folder, name, source, look, epoch, replace=not shared)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _of_its_age(look: aside.Look, there: os.stat_result) -> aside.Look:

@@ -152,7 +152,7 @@ def open_pidfd(tree: Tree) -> int:
     return descriptor
 
 
-def send(tree: Tree, number: signal.Signals) -> bool:
+def send(tree: Tree, number: int) -> bool:
     """Send a signal to the root, which passes it on to the command's group. Returns whether the root was there."""
     try:
         descriptor = open_pidfd(tree)
@@ -165,6 +165,18 @@ def send(tree: Tree, number: signal.Signals) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def send_to_child(tree: Tree, inner_pid: int, number: int) -> bool:
+    """Send a signal to the root's child that is `inner_pid` in its own namespace, and to no other; to the root where there is none such.
+
+    Returns whether somebody was there.
+    """
+    with contextlib.suppress(errors.ProcessGone):
+        for pid in process.children(tree.pid):
+            if process.status(pid).inner_pid == inner_pid:
+                return send(Tree(pid, start_ticks_of(pid)), number)
+    return send(tree, number)
 
 
 def kill(tree: Tree) -> None:

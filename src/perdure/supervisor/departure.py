@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from perdure import errors
 from perdure.base import units
+from perdure.checkpoint import launch, tree
 from perdure.model.checkpoint import Trigger
 from perdure.supervisor import ending, engine
 from perdure.supervisor.allotment import Allotment
@@ -84,7 +85,7 @@ class Departure:
             # The scheduler goes on with the job: somebody meant the workload, unless it is how a preemption is announced, which we act on.
             self._terminating = False
             if outlook is None or outlook.notice is None or not outlook.returns:
-                self.signal(signal.SIGTERM)
+                self.pass_on(signal.SIGTERM)
             return
         # What is not over then is cut off, and the next life would wait for this one's lease.
         grace_s = min(max(self._allotment.mercy_s * _MERCY_USED, 0.0), self._life.options.grace_s)
@@ -124,10 +125,14 @@ class Departure:
         else:
             self._kill()
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: int) -> None:
         """Send a signal to the workload."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._life.tree.pid, number)
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal to the command, and to nothing that it started: that is who a scheduler, and its users, mean by a job's script."""
+        tree.send_to_child(self._life.tree, launch.first_pid(self._life.name), number)
 
     def saved(self, outcome: Outcome) -> None:
         """The workload is saved: end it, and with it the life. It may have been ended already, by somebody who did not wait."""

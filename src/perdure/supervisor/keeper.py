@@ -15,7 +15,7 @@ import msgspec
 from perdure import errors
 from perdure.base import text, units
 from perdure.model.checkpoint import Manifest, Trigger
-from perdure.supervisor import ending, messages
+from perdure.supervisor import ending, messages, signals
 from perdure.supervisor.allotment import Allotment
 from perdure.supervisor.askers import Askers
 from perdure.supervisor.checkpointing import Checkpointing, Done
@@ -106,6 +106,8 @@ class Keeper:
         match number:
             case signal.SIGTERM if self._allotment.is_asked:
                 self._departure.terminated()
+            case number if self._allotment.is_asked and number in signals.OF_THE_JOB:
+                self._departure.pass_on(number)
             case signal.SIGTERM | signal.SIGHUP:
                 self._departure.asked(signal.Signals(number).name)
             case signal.SIGKILL:  # `line.GONE`
@@ -119,7 +121,7 @@ class Keeper:
             case signal.SIGCONT:
                 self._foreground.continued()
             case _:
-                self._departure.signal(signal.Signals(number))
+                self._departure.signal(number)
 
     def _arm(self) -> None:
         """Begin what is due; else wait for it."""

@@ -17,7 +17,7 @@ _LAST_S = 10.0
 
 GONE = signal.SIGKILL
 """Stands for the end of the line: the workload is to end at once."""
-_TAKEN = frozenset({*signals.HANDLED, GONE})
+_TAKEN = frozenset({*signals.HANDLED, *signals.OF_THE_JOB, GONE})
 _MOST_AT_ONCE = 256
 
 

@@ -252,7 +252,7 @@ def _put_back(life: Life, manifest: Manifest, contents: Path) -> None:
     """Bring files back to the checkpoint. Raises `errors.RestoreRefused`."""
     of_init, of_owner = carried.apart(manifest)
     _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), life.voice)
-    _refuse(carried.put_back(of_init, contents, epoch=life.epoch), life.voice)
+    _refuse(carried.put_back(of_init, contents, epoch=life.epoch, shared=True), life.voice)
     _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), life.voice)
     _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents, owner=life.owner), life.voice)
 

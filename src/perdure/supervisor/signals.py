@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Protocol
 
 from perdure.supervisor.reactor import READ, Reactor
@@ -21,8 +22,18 @@ HANDLED = (
     signal.SIGTSTP,
     signal.SIGCONT,
 )
+OF_THE_JOB = frozenset(
+    {
+        *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+        *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR, signal.SIGURG, signal.SIGXCPU),
+        *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+    }
+)
+"""Where a scheduler keeps us, these are the workload's business alone: jobs have themselves warned by one of them."""
 IGNORED = (signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
 """A pipe that broke, and a terminal that is another job's, are told by an error of the call."""
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Inbox:
@@ -59,9 +70,10 @@ class Source(Protocol):
 
 
 @contextlib.contextmanager
-def delivered(reactor: Reactor, source: Source | None = None) -> Iterator[Inbox]:
+def delivered(reactor: Reactor, source: Source | None = None, *, passed_over: frozenset[int] = frozenset()) -> Iterator[Inbox]:
     """Collect each of `HANDLED` that arrives while the block runs, in the reactor's thread, and what comes from `source`.
 
+    Those `passed_over` count only when they come from there: a scheduler that signals all processes of a job means none of ours.
     Main thread only.
     """
     inbox = Inbox()
@@ -70,11 +82,12 @@ def delivered(reactor: Reactor, source: Source | None = None) -> Iterator[Inbox]
     def read() -> None:
         with contextlib.suppress(BlockingIOError):
             for number in os.read(ours, 256):
-                inbox.put(number)
+                if number not in passed_over:
+                    inbox.put(number)
 
-    found = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
+    found: dict[int, _Handler] = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
     # A handler must be there for the number to be written; ignored signals stay ignored where `nohup` asked for it.
-    for number in HANDLED:
+    for number in (*HANDLED, *passed_over - frozenset(HANDLED)):
         known = signal.getsignal(number)
         if number is signal.SIGHUP and known is signal.SIG_IGN:
             continue

@@ -82,7 +82,8 @@ def _name(wanted: Wanted) -> str:
 
 def _start(name: str, wanted: Wanted, setup: Setup, voice: Voice, starter: Starter | None) -> int:
     """Begin a life of the workload `name`, and keep it until it ends."""
-    with contextlib.closing(Reactor()) as reactor, signals.delivered(reactor, wanted.line) as inbox:
+    of_the_job = signals.OF_THE_JOB if setup.scheduler is not None and wanted.line is not None else frozenset()
+    with contextlib.closing(Reactor()) as reactor, signals.delivered(reactor, wanted.line, passed_over=of_the_job) as inbox:
         early = Early(reactor, inbox, voice, name, obeys=setup.scheduler is None)
         try:
             early.begin()

@@ -122,7 +122,7 @@ def _try(request: Request) -> Tried:
     found = [
         *_accept(preflight.check(manifest, plan)),
         *_accept(trees.put_back(contents, epoch=epoch, owner=owner)),
-        *_accept(carried.put_back(of_init, contents, epoch=epoch)),
+        *_accept(carried.put_back(of_init, contents, epoch=epoch, shared=True)),
         *_accept(carried.put_back(of_owner, contents, epoch=epoch, owner=owner)),
         *_accept(bring_back.bring_back(manifest.outputs, epoch=epoch, contents=contents, owner=owner)),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -136,10 +137,11 @@ def interrupted(folder: int, name: str, current: int, source: int, epoch: int) -
     return next((each for each in _tails(folder, name, epoch) if _is_mixture(folder, current, each, source)), None)
 
 
-def put(folder: int, name: str, source: int, look: Look, epoch: int) -> None:
+def put(folder: int, name: str, source: int, look: Look, epoch: int, *, replace: bool = True) -> None:
     """Make `name` a file with the content of `source`, in place of whatever non-folder lies there, atomically; on disk at the return.
 
-    Raises OSError, and `errors.OutputError` when every name that it would use on the way is taken.
+    Raises OSError, among them FileExistsError where something is there and `replace` is false, and `errors.OutputError` when every name
+    that it would use on the way is taken.
     """
     with unnamed(folder) as (target, way):
         copying.copy(source, target, os.fstat(source).st_size)
@@ -148,6 +150,10 @@ def put(folder: int, name: str, source: int, look: Look, epoch: int) -> None:
         try:
             os.link(way, name, dst_dir_fd=folder)
         except FileExistsError:
+            if not replace:
+                raise
+            # Two workloads may bring the same file at once: whose is on its way is locked.
+            fcntl.flock(target, fcntl.LOCK_EX)
             _remove_leftovers(folder, name, source, epoch)
             new = _link_free(way, folder, name, epoch, kind="new")
             os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -212,12 +218,24 @@ def _link_free(way: str, folder: int, name: str, epoch: int, kind: str = "tail")
 
 
 def _remove_leftovers(folder: int, name: str, source: int, epoch: int) -> None:
-    """Remove what an interrupted `put` left: files that hold exactly what is put now."""
+    """Remove what an interrupted `put` left: files that hold exactly what is put now, and that nobody puts just now."""
     for new in tail_names(name, epoch, "new"):
         if linkless.status(folder, new) is None:
             return
-        if _holds(folder, new, source, 0, os.fstat(source).st_size):
-            os.unlink(new, dir_fd=folder)
+        with contextlib.suppress(errors.InputError, BlockingIOError, FileNotFoundError):
+            other = linkless.open_regular(folder, new)
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Whoever had it until now may have given it its name, and the next one may have taken this one.
+                if os.path.samestat(os.fstat(other), os.stat(new, dir_fd=folder, follow_symlinks=False)) and _is_copy(source, other):
+                    os.unlink(new, dir_fd=folder)
+            finally:
+                os.close(other)
+
+
+def _is_copy(source: int, other: int) -> bool:
+    size_bytes = os.fstat(source).st_size
+    return os.fstat(other).st_size == size_bytes and copying.is_equal(source, other, 0, size_bytes)
 
 
 def _holds(folder: int, name: str, source: int, begin: int, size_bytes: int) -> bool:

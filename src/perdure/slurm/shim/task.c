@@ -23,7 +23,11 @@
 #define MOST_LINE (1u << 20)
 #define LAST_MS 2000
 
-static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
+/* What a job may be sent and live on; those of SIGRTMIN to SIGRTMAX, too. */
+static const int passed_on[] = {
+	SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH,
+	SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR, SIGURG, SIGXCPU,
+};
 
 /* Codes of errors that say that the workload runs already: a second copy must not. */
 static const char *const elsewhere[] = {"workload-busy", "stale-life", NULL};
@@ -220,6 +224,8 @@ const char *task_hand_over(const struct seat *seat, struct words argv, struct wo
 	sigemptyset(&ours);
 	for (size_t each = 0; each < sizeof passed_on / sizeof *passed_on; each++)
 		sigaddset(&ours, passed_on[each]);
+	for (int number = SIGRTMIN; number <= SIGRTMAX; number++)
+		sigaddset(&ours, number);
 	sigprocmask(SIG_BLOCK, &ours, &before);
 	signals = signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC);
 	environment = limits_take(environment);
