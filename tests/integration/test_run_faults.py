@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import random
 import re
@@ -258,7 +259,10 @@ def test_what_cannot_be_saved_is_refused_with_its_code_and_goes_on(site):
     wait_for(lambda: b"ring" in site.log("a"))
     asked = site.run("checkpoint", "a", "--json")
     assert asked.returncode == 22
-    assert b"file-io-uring" in asked.stderr
+    told = json.loads(asked.stderr.splitlines()[-1])["error"]
+    assert "file-io-uring" in told["message"]
+    (found,) = [one for one in told["findings"] if one["severity"] == "problem"]
+    assert (found["code"], found["pid"] > 0) == ("file-io-uring", True)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"no checkpoint: file-io-uring" in err

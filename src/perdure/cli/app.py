@@ -212,7 +212,10 @@ def _report(error: errors.PerdureError, *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        document = {"error": {"code": error.code, "message": str(error), "hint": error.hint, "retryable": error.retryable}}
+        told: dict[str, Any] = {"code": error.code, "message": str(error), "hint": error.hint, "retryable": error.retryable}
+        if isinstance(error, errors.CheckpointRefused | errors.RestoreRefused) and error.findings:
+            told["findings"] = error.findings
+        document = {"error": told}
         sys.stderr.write(msgspec.json.encode(document).decode() + "\n")
         return
     text = f"perdure: {console.printable(str(error))}"

@@ -13,6 +13,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
     code: str
     message: str
+    problems: tuple[str, ...] = ()
+    """Codes of the findings that it refused for, each once."""
 
 
 def perdure(*arguments: str) -> tuple[str, ...]:
@@ -25,5 +27,6 @@ def refusal(said: bytes) -> Refusal:
     last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
     with contextlib.suppress(msgspec.DecodeError, KeyError, TypeError):
         found = msgspec.json.decode(last)["error"]
-        return Refusal(str(found["code"]), str(found["message"]))
+        problems = [str(one["code"]) for one in found.get("findings", ()) if one["severity"] == "problem"]
+        return Refusal(str(found["code"]), str(found["message"]), tuple(dict.fromkeys(problems)))
     return Refusal("", last)

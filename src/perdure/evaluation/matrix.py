@@ -6,7 +6,6 @@ and a state of its own, so that none disturbs another.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -200,7 +199,7 @@ class Trial:
         """Tell a refusal, after which the workload must end as if nobody had asked, from a failure."""
         if error.code != "checkpoint-refused":
             return self._end(f"it could not be saved: {error.message}", codes=(error.code,) if error.code else ())
-        codes = self._problems() or (error.code,)
+        codes = error.problems or (error.code,)
         status = life.finish(patience_s=self._recipe.timeout_s)
         difference = None if status == 0 else f"it then ended with {status}"
         if difference is None:
@@ -208,12 +207,6 @@ class Trial:
         if difference is not None:
             return self._end(f"refused, and the workload did not go on unharmed: {difference}", codes=codes)
         return _Ended(self._now(result="refused", codes=codes, detail=error.message))
-
-    def _problems(self) -> tuple[str, ...]:
-        with contextlib.suppress(msgspec.DecodeError, KeyError, TypeError):
-            found = msgspec.json.decode(self._ask("check", _WORKLOAD, "--json").stdout)["findings"]
-            return tuple(dict.fromkeys(str(one["code"]) for one in found if one["severity"] == "problem"))
-        return ()
 
     # Comparison --------------------------------------------------------------------------------------------------
 
