@@ -8,8 +8,9 @@ together are needed again soon and kept.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from threading import Lock
 
 import msgspec
@@ -31,6 +32,8 @@ _READ_BYTES = 8 * 1024 * 1024
 _KEPT_FRAMES = 256
 """32 MiB: pages that changed lie in one pack, those between them in another, and both are gone through from front to back."""
 _KEPT_TABLES = 64
+_BEGUN_BYTES = 128 * 1024 * 1024
+"""At most so much is read before anybody asks: what a few threads manage while CRIU gets ready."""
 _ZEROS = memoryview(bytes(_WINDOW_BYTES))
 
 
@@ -44,6 +47,20 @@ class _Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     size_bytes: int
 
 
+class _Reading:
+    """One file that is being read: `waiting` holds what comes next of it, as far as it was begun."""
+
+    def __init__(self, windows: Iterator[list[_Piece]], submit: Callable[[list[_Piece]], Future[list[memoryview]]]) -> None:
+        self._windows, self._submit = windows, submit
+        self.waiting: deque[Future[list[memoryview]]] = deque()
+
+    def fill(self, wanted: int) -> int:
+        """Begin as many windows as there have to be for `wanted` to be waiting, or to the file's end. Returns how many."""
+        windows = list(islice(self._windows, max(wanted - len(self.waiting), 0)))
+        self.waiting.extend(map(self._submit, windows))
+        return len(windows)
+
+
 class Streams:
     """Reads files of one checkpoint. Its files may be read at the same time; a context, which waits for what is being read."""
 
@@ -52,6 +69,7 @@ class Streams:
         self._numbers = {file.name: number for number, file in enumerate(files)}
         self._files = files
         self._ahead = threads + 1
+        self._begun: dict[str, _Reading] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="stream")
         self._lock = Lock()
         self._tables: OrderedDict[int, Table] = OrderedDict()
@@ -69,19 +87,31 @@ class Streams:
         Raises `errors.WorkloadMissing` for a name that the checkpoint has not, `errors.StoreCorrupt` naming the damaged or missing
         object, and the other errors of a store; what was yielded before is right all the same.
         """
+        reading = self._begun.pop(name, None) or self._reading(name)
+        try:
+            while True:
+                reading.fill(self._ahead + 1)
+                if not reading.waiting:
+                    return
+                yield reading.waiting.popleft().result()
+        finally:
+            for one in reading.waiting:
+                one.cancel()
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Read of the files `names`, the first one first, before anybody does `read` them, as much as memory is set aside for.
+
+        Called once, before anything is read. Raises `errors.WorkloadMissing`.
+        """
+        left = _BEGUN_BYTES // _WINDOW_BYTES
+        for name in names:
+            reading = self._begun[name] = self._reading(name)
+            left -= reading.fill(left)
+
+    def _reading(self, name: str) -> _Reading:
         if name not in self._numbers:
             raise errors.WorkloadMissing(f"the checkpoint holds no file {name!r}", hint="perdure store show lists what it holds")
-        waiting: deque[Future[list[memoryview]]] = deque()
-        try:
-            for window in self._windows(self._numbers[name]):
-                waiting.append(self._pool.submit(self._fetch, window))
-                if len(waiting) > self._ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for one in waiting:
-                one.cancel()
+        return _Reading(self._windows(self._numbers[name]), lambda window: self._pool.submit(self._fetch, window))
 
     def _windows(self, number: int) -> Iterator[list[_Piece]]:
         window: list[_Piece] = []

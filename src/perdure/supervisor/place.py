@@ -19,6 +19,9 @@ from perdure.store.repository import Repository
 
 _LOCAL_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "bcachefs"})
 
+_MOST_THREADS = 16
+"""Beyond that the one thread that places or hands on blocks does not keep up."""
+
 
 class Place(msgspec.Struct, frozen=True):
     """A store and how to open it. Can be handed to another process: it holds no secret."""
@@ -34,6 +37,11 @@ class Place(msgspec.Struct, frozen=True):
 
     allowance: Allowance | None = None
     """How much of it may be taken; None: as much as there is."""
+
+    @property
+    def threads_at_rest(self) -> int:
+        """How many threads may work while the workload waits for them: its processors are free."""
+        return max(self.threads, min(len(os.sched_getaffinity(0)), _MOST_THREADS))
 
     @property
     def is_here(self) -> bool:

@@ -24,6 +24,7 @@ from perdure.base.proc import machine as node
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, alive, carried, machine, staging, tree
 from perdure.checkpoint import restore as criu_restore
+from perdure.checkpoint.criu import calls
 from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.machine import Event, Instruction
 from perdure.checkpoint.outputs import bring_back, listing, trees
@@ -196,21 +197,22 @@ class Restoring:
             return self._run_while_reading(life, options)
         self._progress.enter("restore")
         if adopt.is_whole(images):
-            return criu_restore.restore(images, work, options, engine.mortal(life.criu)).tree
+            return criu_restore.restore(images, work, options, calls.mortal(life.criu)).tree
         if life.owner is not None:
             raise errors.RestoreRefused(f"{self.manifest.id} is of a tree without an init of ours", hint="root can restore it")
         return adopt.bring_back(images, work, options, life.criu).tree
 
     def _run_while_reading(self, life: Life, options: RestoreOptions) -> Tree:
         """Let CRIU work while memory is read. Where that fails although the store is whole, read all of it and try once more."""
-        source, criu = self.source, engine.mortal(life.criu)
+        source, criu = self.source, calls.mortal(life.criu)
         images, work = self._folder / self.manifest.images_directory, self._folder / _WORK
         # What belongs on GPUs the helper reads itself, once the processes are there.
         sizes = {file.name: file.size_bytes for file in self.manifest.files if file.name in source.late and file.part is Part.MEMORY}
         late_bytes = sum(sizes.values())
         with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
             try:
-                with life.repository.stream(source.id) as files:
+                with life.repository.stream(source.id, threads=life.place.threads_at_rest) as files:
+                    files.begin(sorted(sizes, key=sizes.__getitem__, reverse=True))
                     pages = {os.path.basename(name): functools.partial(self._read, files, name) for name in sizes}
                     self._progress.enter("restore", total_bytes=late_bytes)
                     return criu_restore.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
