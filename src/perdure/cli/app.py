@@ -212,7 +212,10 @@ def _report(error: errors.PerdureError, *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        document = {"error": {"code": error.code, "message": str(error), "hint": error.hint, "retryable": error.retryable}}
+        from perdure.base.text import visible
+
+        told = {"code": error.code, "message": visible(str(error)), "hint": visible(error.hint), "retryable": error.retryable}
+        document = {"error": told}
         sys.stderr.write(msgspec.json.encode(document).decode() + "\n")
         return
     text = f"perdure: {console.printable(str(error))}"
