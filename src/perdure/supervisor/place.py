@@ -46,13 +46,16 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def is_here(self) -> bool:
         """Tell whether no other machine can reach the store: a folder on a local file system."""
-        if self.lease_ttl_s is not None:
-            return False
-        if "://" in self.url and not self.url.startswith("file://"):
-            return False
-        path = os.path.realpath(self.url.removeprefix("file://"))
-        found = mounts.covering(path, mounts.of(os.getpid()))
-        return found is not None and found.kind in _LOCAL_KINDS
+        return self.lease_ttl_s is None and is_on_this_machine(self.url)
+
+
+def is_on_this_machine(url: str) -> bool:
+    """Tell whether the store at `url` is a folder on a local file system, which answers for as long as the machine does."""
+    if "://" in url and not url.startswith("file://"):
+        return False
+    path = os.path.realpath(url.removeprefix("file://"))
+    found = mounts.covering(path, mounts.of(os.getpid()))
+    return found is not None and found.kind in _LOCAL_KINDS
 
 
 @contextlib.contextmanager
