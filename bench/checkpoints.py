@@ -273,7 +273,7 @@ class _Bench:
             with self._fresh("ours") as folder:
                 (folder / "work").mkdir()
                 began = time.monotonic()
-                # As the supervisor does: memory is read while CRIU fills the tasks.
+                # As the supervisor does: memory is read while CRIU gets ready and fills the tasks.
                 late = resume.late(repository, made)
                 names = [file.name for file in made.files if file.name not in late]
                 repository.extract(made.id, folder, names=names, progress=lambda _: None)

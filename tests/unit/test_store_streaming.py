@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import describe, new_repository
+from supervised import wait_for
 
 from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES, CheckpointId, Manifest, Part
+from perdure.store import streaming
+from perdure.store.backends.memory import MemoryBackend
 from perdure.store.repository import Repository
 
 KEY = b"k" * 32
@@ -119,3 +122,48 @@ def test_parts_are_bounded(tmp_path):
     assert sum(sizes) == 30_000_000
     assert max(sizes) <= 8 * 1024 * 1024
     assert all(one >= 8 * 1024 * 1024 for one, _ in pairwise(sizes))
+
+
+class Counting(MemoryBackend):
+    """Counts what is read of packs' frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes = 0
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        content = super().get(key, start=start, length=length)
+        if len(content) > 100_000:
+            self.read_bytes += len(content)
+        return content
+
+
+def test_so_much_is_read_before_anybody_asks_and_then_handed_out(tmp_path, monkeypatch):
+    rng = random.Random(4)
+    content = {f"pages-{number}": rng.randbytes(size) for number, size in enumerate((20_000_000, 9_000_000, 16_000_000))}
+    backend = Counting()
+    repository = new_repository(tmp_path / "cache", key=None, backend=backend)
+    saved = save(repository, tmp_path, [content])
+    monkeypatch.setattr(streaming, "_BEGUN_BYTES", 32 * 1024 * 1024)
+    with repository.stream(saved.id) as files:
+        files.begin(content)
+        # Three windows of the first, the last one shorter, and one of the second.
+        wait_for(lambda: backend.read_bytes > 28_000_000)
+        assert backend.read_bytes < 29_000_000
+        for name in reversed(content):
+            assert b"".join(part for parts in files.read(name) for part in parts) == content[name]
+    with repository.stream(saved.id) as files, pytest.raises(errors.WorkloadMissing, match="no file 'other'"):
+        files.begin(["other"])
+
+
+def test_damage_of_what_was_begun_is_told_to_who_reads_it(tmp_path):
+    content = {"pages-0": random.Random(5).randbytes(3_000_000), "pages-1": random.Random(6).randbytes(3_000_000)}
+    repository = new_repository(tmp_path / "cache", key=None)
+    saved = save(repository, tmp_path, [content])
+    for key in repository.packs_of(saved.id):
+        repository.backend.delete(key)
+    with repository.stream(saved.id) as files:
+        files.begin(content)
+        for name in content:
+            with pytest.raises(errors.StoreCorrupt, match="is missing"):
+                next(iter(files.read(name)))

@@ -270,7 +270,7 @@ def as_store(where: Place, checkpoint: CheckpointId, avoid: tuple[str, ...] = ()
         url=where.url,
         key_file=where.key_file,
         cache=where.cache,
-        threads=where.threads_at_rest,
+        threads=place.threads_at_rest(where.threads),
         checkpoint=checkpoint,
         avoid=tuple(avoid),
     )

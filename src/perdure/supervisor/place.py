@@ -39,14 +39,14 @@ class Place(msgspec.Struct, frozen=True):
     """How much of it may be taken; None: as much as there is."""
 
     @property
-    def threads_at_rest(self) -> int:
-        """How many threads may work while the workload waits for them: its processors are free."""
-        return max(self.threads, min(len(os.sched_getaffinity(0)), _MOST_THREADS))
-
-    @property
     def is_here(self) -> bool:
         """Tell whether no other machine can reach the store: a folder on a local file system."""
         return self.lease_ttl_s is None and is_on_this_machine(self.url)
+
+
+def threads_at_rest(least: int) -> int:
+    """Return how many threads, `least` or more, may work while the workload waits for them: its processors are free."""
+    return max(least, min(len(os.sched_getaffinity(0)), _MOST_THREADS))
 
 
 def is_on_this_machine(url: str) -> bool:
