@@ -1,6 +1,7 @@
 """A checkpoint's files from front to back: the same bytes as extracted, wherever they lie, and nothing damaged among them."""
 
 import random
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,7 +35,12 @@ def save(repository: Repository, folder: Path, contents: list[dict[str, bytes]])
 
 def stream(repository: Repository, checkpoint: CheckpointId, name: str) -> bytes:
     with repository.stream(checkpoint) as files:
-        return b"".join(part for parts in files.read(name) for part in parts)
+        return whole(files.read(name))
+
+
+def whole(read: Iterator[list[memoryview]]) -> bytes:
+    """Put together what is read, whose memory is used again from part to part."""
+    return b"".join(b"".join(parts) for parts in read)
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["open", "encrypted"])
@@ -120,8 +126,8 @@ def test_parts_are_bounded(tmp_path):
     with repository.stream(saved.id) as files:
         sizes = [sum(map(len, parts)) for parts in files.read("pages")]
     assert sum(sizes) == 30_000_000
-    assert max(sizes) <= 8 * 1024 * 1024
-    assert all(one >= 8 * 1024 * 1024 for one, _ in pairwise(sizes))
+    assert max(sizes) <= 4 * 1024 * 1024
+    assert all(one >= 4 * 1024 * 1024 for one, _ in pairwise(sizes))
 
 
 class Counting(MemoryBackend):
@@ -144,14 +150,14 @@ def test_so_much_is_read_before_anybody_asks_and_then_handed_out(tmp_path, monke
     backend = Counting()
     repository = new_repository(tmp_path / "cache", key=None, backend=backend)
     saved = save(repository, tmp_path, [content])
-    monkeypatch.setattr(streaming, "_BEGUN_BYTES", 32 * 1024 * 1024)
+    monkeypatch.setattr(streaming, "_MOST_WINDOWS", 6)
     with repository.stream(saved.id) as files:
         files.begin(content)
-        # Three windows of the first, the last one shorter, and one of the second.
-        wait_for(lambda: backend.read_bytes > 28_000_000)
-        assert backend.read_bytes < 29_000_000
+        # Five windows of the first, the last one shorter, and one of the second.
+        wait_for(lambda: backend.read_bytes > 24_000_000)
+        assert backend.read_bytes < 25_000_000
         for name in reversed(content):
-            assert b"".join(part for parts in files.read(name) for part in parts) == content[name]
+            assert whole(files.read(name)) == content[name]
     with repository.stream(saved.id) as files, pytest.raises(errors.WorkloadMissing, match="no file 'other'"):
         files.begin(["other"])
 
