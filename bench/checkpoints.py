@@ -1,4 +1,4 @@
-"""How fast checkpoints are: the stop, storing, restoring, and what is paid between them; each beside the tool it is held against.
+"""How fast checkpoints are: the stop, storing and restoring, each beside the tool it is held against.
 
 Needs root and a working CRIU. restic and borg are Debian's; where one is missing, its figure says so.
 """
@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import functools
 import os
-import random
 import shutil
 import signal
 import statistics as summary
@@ -42,7 +41,6 @@ def report(arguments: Sequence[str] = ()) -> list[Figure]:
     parser = argparse.ArgumentParser(prog="checkpoints", description=__doc__)
     parser.add_argument("--mebibytes", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pairs", type=int, default=20)
     chosen = parser.parse_args(list(arguments))
     if os.geteuid() != 0:
         return [Figure("checkpoints", None, "", note="needs root")]
@@ -53,7 +51,7 @@ def report(arguments: Sequence[str] = ()) -> list[Figure]:
         if _torch()
         else [Figure("PyTorch training", None, "", note="no PyTorch: scripts/setup apps")]
     )
-    return [*figures, *_overhead(chosen.pairs)]
+    return figures
 
 
 class _Program:
@@ -275,11 +273,12 @@ class _Bench:
             with self._fresh("ours") as folder:
                 (folder / "work").mkdir()
                 began = time.monotonic()
-                # As the supervisor does: memory is read while CRIU fills the tasks.
+                # As the supervisor does: memory is read while CRIU gets ready and fills the tasks.
                 late = resume.late(repository, made)
                 names = [file.name for file in made.files if file.name not in late]
                 repository.extract(made.id, folder, names=names, progress=lambda _: None)
                 with repository.stream(made.id) as content:
+                    content.begin(sorted(late, key=late.__getitem__, reverse=True))
                     pages = {os.path.basename(name): functools.partial(content.read, name) for name in late}
                     streamed = msgspec.structs.replace(options, pages=pages)
                     program.root = restore.restore(folder / "images", folder / "work", streamed, self._criu).tree
@@ -345,43 +344,6 @@ def _stretches(images: Path) -> Iterator[tuple[Path, int, Run]]:
         for one in runs:
             yield images / name, at, one
             at += one.blocks * BLOCK_BYTES
-
-
-# Between checkpoints -----------------------------------------------------------------------------------------------------------
-
-
-def _overhead(pairs: int) -> Iterator[Figure]:
-    """Run a fixed amount of work with and without `perdure run`, in alternating order, and compare pair by pair.
-
-    Processor time shows what waking up, caches and system calls cost; wall time also what other work on this machine costs.
-    """
-    command = [sys.executable, str(_PROGRAMS / "work.py"), "4000"]
-    with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
-        environment = os.environ | {
-            "PERDURE_STATE": f"{folder}/state",
-            "PERDURE_RUN_DIR": f"{folder}/run",
-            "PYTHONPATH": str(_ROOT / "src"),
-        }
-        managed = [sys.executable, "-m", "perdure", "run", "-q", "--fresh", "--name", "bench", "--every", "1h", "--", *command]
-
-        def seconds(line: list[str]) -> list[float]:
-            done = subprocess.run(line, env=environment, cwd=folder, capture_output=True, check=True, text=True)
-            return [float(word) for word in done.stdout.split()]
-
-        took = []
-        for pair in range(pairs):
-            order = [command, managed] if pair % 2 else [managed, command]
-            found = {line is managed: seconds(line) for line in order}
-            took.append([100 * (with_us / without - 1) for with_us, without in zip(found[True], found[False], strict=True)])
-    for kind, goal in (("wall time", ""), ("processor time", "< 0.5")):
-        differences = [each[kind == "processor time"] for each in took]
-        generator = random.Random(1)
-        medians = sorted(summary.median(generator.choices(differences, k=pairs)) for _ in range(2000))
-        value, low, high = summary.median(differences), medians[100], medians[1899]
-        met = high < 0.5 if goal else None
-        yield Figure(
-            f"overhead between checkpoints, {kind}", value, "%", goal, met, f"90 % interval {low:.2f} to {high:.2f}, {pairs} pairs"
-        )
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import pytest
 from engine import Workload
 
 from perdure import errors
-from perdure.checkpoint import alive, tree
+from perdure.checkpoint import alive, probes, tree
 
 pytestmark = pytest.mark.criu
 
@@ -265,14 +265,14 @@ def test_a_waiting_tree_counts_as_alive_and_its_probe_decides(tmp_path: Path):
         assert alive.verify(workload.tree, dumped.processes, None).missing == ()
         assert alive.verify(workload.tree, dumped.processes, None).progress == "waiting"
         environment = {"PATH": os.environ["PATH"]}
-        probe = alive.Probe(argv=("sh", "-c", "echo fine"), environment=environment, working_directory="/")
+        probe = probes.Probe(argv=("sh", "-c", "echo fine"), environment=environment, working_directory="/")
         assert alive.verify(workload.tree, dumped.processes, probe).probe == "fine"
         with pytest.raises(errors.RestoreFailed, match="the probe failed with 7: no"):
             alive.verify(
-                workload.tree, (), alive.Probe(argv=("sh", "-c", "echo no; exit 7"), environment=environment, working_directory="/")
+                workload.tree, (), probes.Probe(argv=("sh", "-c", "echo no; exit 7"), environment=environment, working_directory="/")
             )
         with pytest.raises(errors.RestoreFailed, match=r"did not end within 0\.1 s"):
-            slow = alive.Probe(argv=("sh", "-c", "sleep 10; :"), environment=environment, working_directory="/", limit_s=0.1)
+            slow = probes.Probe(argv=("sh", "-c", "sleep 10; :"), environment=environment, working_directory="/", limit_s=0.1)
             alive.verify(workload.tree, (), slow)
         tree.stop(workload.tree)
         with pytest.raises(errors.RestoreFailed, match="stand still"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -11,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from supervised import Site, lines, wait_for
+from supervised import Site, descendants, is_zombie, lines, wait_for
 
 from perdure.supervisor import control, messages
 
@@ -186,6 +187,55 @@ def test_logs_follow_until_the_end(site):
     assert site.run("logs", "a", "--tail", "2").stdout == b"line 28\nline 29\n"
     assert site.run("logs", "a", "--tail", "0").stdout == b""
     assert site.run("logs", "nobody").returncode == 21
+
+
+def test_logs_follow_through_a_resume_until_the_workload_has_ended(site):
+    detached(site, *count(10_000))
+    follower = site.start("logs", "-f", "a", bufsize=0)
+    assert follower.stdout.readline() == b"line 0\n"
+    wait_for(lambda: begun(site, least=10))
+    assert site.run("checkpoint", "a").returncode == 0
+    saved = len(site.log("a").splitlines())
+    wait_for(lambda: begun(site, least=saved + 5))
+    kill_detached(site, "a")
+    assert b"perdure: a was cut off; waiting until it is gone on with" in follower.stderr.readline()
+    written = site.log("a")
+    # In the background again, and what it writes goes to the follower.
+    site.hurry()
+    detached(site, *count(10_000))
+    out, err = follower.communicate(timeout=120)
+    assert (follower.returncode, err) == (0, b"")
+    out = b"line 0\n" + out
+    assert out.startswith(written)
+    again = out[len(written) :]
+    assert lines(10_000).endswith(again)
+    assert len(again) > len(lines(10_000)) - len(written), "what was cut off was not read again"
+    assert site.ps("a")["state"] == "completed"
+
+
+def test_following_a_log_is_left_cleanly_and_the_workload_runs_on(site):
+    detached(site, *count(10_000))
+    follower = site.start("logs", "-f", "a", bufsize=0)
+    assert follower.stdout.readline() == b"line 0\n"
+    follower.send_signal(signal.SIGINT)
+    _, err = follower.communicate(timeout=60)
+    assert (follower.returncode, err) == (130, b"perdure: interrupted\n")
+    seen = len(site.log("a").splitlines())
+    wait_for(lambda: begun(site, least=seen + 3))
+    assert site.ps("a")["state"] == "running"
+    # One that was lost before anybody followed is not waited for.
+    kill_detached(site, "a")
+    assert site.run("logs", "-f", "a").stdout == site.log("a")
+
+
+def kill_detached(site: Site, name: str) -> None:
+    """Kill a supervisor in the background with all that is below it, and wait until all are gone."""
+    pids = [site.supervisor(name), *descendants(site.supervisor(name))]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}") or is_zombie(pid))
 
 
 def test_a_background_run_that_cannot_start_says_why(site):

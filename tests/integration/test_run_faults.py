@@ -456,3 +456,47 @@ def test_a_workload_whose_probe_fails_takes_no_good_checkpoints_place(site):
     assert asked.returncode == 0, asked.stderr.decode()
     assert site.manifests("a")[-1] > before[-1]
     assert site.run("stop", "a").returncode == 0
+
+
+def _probed(site: Site, said: Path) -> subprocess.Popen[bytes]:
+    """Start a workload of which the probe before a checkpoint by the clock, once `slow` is there, leaves `probed` and takes very long."""
+    probe = "test ! -e slow || { touch probed; sleep 28; touch waited; }"
+    with open(said, "wb") as stderr:
+        run = ("run", "--name", "a", "--every", "1s", "--probe", probe, "--", "python3", "count.py", "100000", "0.01")
+        started = site.start(*run, stderr=stderr)
+    wait_for(lambda: site.manifests("a"))
+    (site.work / "slow").touch()
+    wait_for((site.work / "probed").exists)
+    return started
+
+
+def test_a_probe_that_takes_long_makes_way_for_who_asks(site):
+    said = site.folder / "said"
+    _probed(site, said)
+    before = site.manifests("a")
+    asked = site.run("checkpoint", "a", "--json")
+    assert asked.returncode == 0, asked.stderr.decode()
+    assert site.manifests("a")[-1] > before[-1]
+    assert not (site.work / "waited").exists(), "it was waited for"
+    assert b"no checkpoint" not in said.read_bytes()
+    # The clock goes on.
+    (site.work / "slow").unlink()
+    (site.work / "probed").unlink()
+    newest = site.manifests("a")[-1]
+    wait_for(lambda: site.manifests("a")[-1] > newest)
+
+
+@pytest.mark.parametrize("how", ["sigterm", "stop"])
+def test_a_probe_that_takes_long_delays_no_end(site, how):
+    said = site.folder / "said"
+    started = _probed(site, said)
+    if how == "stop":
+        assert site.run("stop", "a").returncode == 0
+    else:
+        before = site.manifests("a")
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(60) == 75
+        assert site.manifests("a")[-1] > before[-1], "it was not saved"
+    started.wait(60)
+    assert not (site.work / "waited").exists(), "it was waited for"
+    assert site.ps("a")["state"] == "stopped"

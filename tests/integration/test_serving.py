@@ -172,7 +172,7 @@ for child in range(int(sys.argv[1])):
         while True:
             time.sleep(0.02)
             shared[child] = (shared[child] + 1) % 256 if hash(bytes(mine)) == own else 0
-for number in range(1, 201):
+for number in range(1, 100_001):
     before = bytes(shared[: int(sys.argv[1])])
     while any(a == b for a, b in zip(before, shared[: int(sys.argv[1])])):
         time.sleep(0.01)
@@ -187,6 +187,7 @@ def test_a_tree_comes_back_from_pages_that_lie_elsewhere(short, processes):
         workload.wait_for("\n3\n")
         dumped = workload.dump()
         workload.drain()
+        seen = int(workload.output.split()[-1])
         tree.kill(workload.tree)
         tree.reap(workload.tree, wait=True)
         pages = {}
@@ -211,7 +212,7 @@ def test_a_tree_comes_back_from_pages_that_lie_elsewhere(short, processes):
             finally:
                 workload._release(theirs)
             workload.output = b""
-            workload.wait_for("\n20\n")
+            workload.wait_for(f"\n{seen + 10}\n")
             tree.kill(workload.tree)
             tree.reap(workload.tree, wait=True)
 

@@ -1,6 +1,7 @@
 """A checkpoint's files from front to back: the same bytes as extracted, wherever they lie, and nothing damaged among them."""
 
 import random
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import describe, new_repository
+from supervised import wait_for
 
 from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES, CheckpointId, Manifest, Part
+from perdure.store import streaming
+from perdure.store.backends.memory import MemoryBackend
 from perdure.store.repository import Repository
 
 KEY = b"k" * 32
@@ -31,7 +35,12 @@ def save(repository: Repository, folder: Path, contents: list[dict[str, bytes]])
 
 def stream(repository: Repository, checkpoint: CheckpointId, name: str) -> bytes:
     with repository.stream(checkpoint) as files:
-        return b"".join(part for parts in files.read(name) for part in parts)
+        return whole(files.read(name))
+
+
+def whole(read: Iterator[list[memoryview]]) -> bytes:
+    """Put together what is read, whose memory is used again from part to part."""
+    return b"".join(b"".join(parts) for parts in read)
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["open", "encrypted"])
@@ -117,5 +126,50 @@ def test_parts_are_bounded(tmp_path):
     with repository.stream(saved.id) as files:
         sizes = [sum(map(len, parts)) for parts in files.read("pages")]
     assert sum(sizes) == 30_000_000
-    assert max(sizes) <= 8 * 1024 * 1024
-    assert all(one >= 8 * 1024 * 1024 for one, _ in pairwise(sizes))
+    assert max(sizes) <= 4 * 1024 * 1024
+    assert all(one >= 4 * 1024 * 1024 for one, _ in pairwise(sizes))
+
+
+class Counting(MemoryBackend):
+    """Counts what is read of packs' frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes = 0
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        content = super().get(key, start=start, length=length)
+        if len(content) > 100_000:
+            self.read_bytes += len(content)
+        return content
+
+
+def test_so_much_is_read_before_anybody_asks_and_then_handed_out(tmp_path, monkeypatch):
+    rng = random.Random(4)
+    content = {f"pages-{number}": rng.randbytes(size) for number, size in enumerate((20_000_000, 9_000_000, 16_000_000))}
+    backend = Counting()
+    repository = new_repository(tmp_path / "cache", key=None, backend=backend)
+    saved = save(repository, tmp_path, [content])
+    monkeypatch.setattr(streaming, "_MOST_WINDOWS", 6)
+    with repository.stream(saved.id) as files:
+        files.begin(content)
+        # Five windows of the first, the last one shorter, and one of the second.
+        wait_for(lambda: backend.read_bytes > 24_000_000)
+        assert backend.read_bytes < 25_000_000
+        for name in reversed(content):
+            assert whole(files.read(name)) == content[name]
+    with repository.stream(saved.id) as files, pytest.raises(errors.WorkloadMissing, match="no file 'other'"):
+        files.begin(["other"])
+
+
+def test_damage_of_what_was_begun_is_told_to_who_reads_it(tmp_path):
+    content = {"pages-0": random.Random(5).randbytes(3_000_000), "pages-1": random.Random(6).randbytes(3_000_000)}
+    repository = new_repository(tmp_path / "cache", key=None)
+    saved = save(repository, tmp_path, [content])
+    for key in repository.packs_of(saved.id):
+        repository.backend.delete(key)
+    with repository.stream(saved.id) as files:
+        files.begin(content)
+        for name in content:
+            with pytest.raises(errors.StoreCorrupt, match="is missing"):
+                next(iter(files.read(name)))

@@ -210,3 +210,26 @@ def test_a_terminal_of_its_own(bench):
     b.turn_until(lambda: b.ended)
     b.console.finish()
     assert b.path.read_bytes().endswith(b"hello!\r\n")
+
+
+def test_a_terminal_of_ours_that_hangs_up_is_waited_for_no_more(bench):
+    ours, theirs = os.openpty()
+    b = bench(one_output=True)
+    os.dup2(theirs, 1)
+    os.close(theirs)
+    try:
+        b.start(sys.executable, "-c", "import os, time\nwhile True: os.write(1, b'x' * 4096)")
+        b.turn_until(lambda: b.console._outlets[0].pending)
+    finally:
+        os.close(ours)
+    b.child.kill()
+    b.turn_until(lambda: b.ended)
+    b.turn_until(lambda: not b.console._outlets)
+    # Nothing is left to happen: the one turn there is ends by the clock.
+    rung = []
+    b.reactor.after(0.3, lambda: rung.append(True))
+    turns = 0
+    while not rung:
+        b.reactor.turn()
+        turns += 1
+    assert turns <= 2

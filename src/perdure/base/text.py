@@ -11,6 +11,14 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text)
 
 
+def visible(name: str) -> str:
+    """Return `name` with each byte that is no text shown as ``\\xff``, for JSON that people read. What is text stays as it is."""
+    try:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def storable(name: str) -> str:
     """Return `name` as text that JSON can hold: each byte that is no text becomes NUL and two hexadecimal digits.
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from perdure import errors
 from perdure.base.proc.process import cgroups
-from perdure.base.text import printable
-from perdure.checkpoint import dropping, tree
+from perdure.checkpoint import probes, tree
 from perdure.checkpoint.tree import Process, Tree
-from perdure.model.checkpoint import Owner, ProcessFact
+from perdure.model.checkpoint import ProcessFact
 
 _MOMENT_S = 0.2
 """What dies of a faulty restore dies at its first steps."""
@@ -33,7 +30,6 @@ _MOST_S = 5.0
 """How long a task that wants to run may take to get a processor on a busy machine."""
 
 _STEP_S = 0.02
-_LONGEST_SAID = 400
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -50,22 +46,7 @@ class Alive(msgspec.Struct, frozen=True):
     wall_s: float
 
 
-class Probe(msgspec.Struct, frozen=True):
-    """The user's own command that succeeds when the workload does its work. Run here, not in the workload's namespaces."""
-
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    working_directory: str
-    limit_s: float = 30.0
-    owner: Owner | None = None
-    """The ordinary user that it runs as; None: as this process."""
-    folder: str | None = None
-    """A folder that only root can write, for a user's."""
-    limits: tuple[tuple[int, int, int], ...] = ()
-    """Resource, soft and hard limit of a user's, for those that are not to be this process's."""
-
-
-def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -> Alive:
+def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: probes.Probe | None) -> Alive:
     """Look at the tree until it has been seen to move or to wait, at most five seconds, then run the probe.
 
     The tree is a child of this process. `expected` are the processes of the manifest. A workload that ends by itself in this moment has
@@ -91,7 +72,7 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: Probe | None) -
         moved |= moved_between(first, now)
     _check_not_alone(now, expected)
     _check_none_held(now, expected)
-    said = run_probe(probe) if probe else None
+    said = probes.start(probe).wait() if probe else None
     return seen("moved" if moved else "waiting", said)
 
 
@@ -164,61 +145,3 @@ def _check_none_held(found: tuple[Process, ...], expected: tuple[ProcessFact, ..
     if held:
         names = ", ".join(f"{process.command} ({process.pid})" for process in held)
         raise errors.RestoreFailed(f"after the restore these processes stand still: {names}", hint="see CRIU's log")
-
-
-def run_probe(probe: Probe) -> str:
-    """Run the user's command, and return the first line of what it said. Raises `errors.RestoreFailed`: the workload does not work."""
-    try:
-        started = _started(probe)
-    except OSError as error:
-        raise errors.RestoreFailed(f"the probe cannot be run: {os.fspath(probe.argv[0])}: {error.strerror}", hint="see --probe") from error
-    except errors.PerdureError as error:
-        raise errors.RestoreFailed(f"the probe cannot be run: {error}", hint="see --probe") from error
-    with started:
-        try:
-            content, _ = started.communicate(timeout=probe.limit_s)
-        except subprocess.TimeoutExpired:
-            # With all that it started: one of them would keep its output open.
-            os.killpg(started.pid, signal.SIGKILL)
-            raise errors.RestoreFailed(f"the probe did not end within {probe.limit_s:g} s", hint="see --probe") from None
-    said = content.decode("utf-8", "replace").strip().splitlines()[:1]
-    line = printable(said[0][:_LONGEST_SAID]) if said else ""
-    if started.returncode != 0:
-        raise errors.RestoreFailed(f"the probe failed with {started.returncode}: {line}", hint="see --probe")
-    return line
-
-
-def _started(probe: Probe) -> subprocess.Popen[bytes]:
-    if probe.owner is None or probe.folder is None:
-        return _popen(probe.argv, probe.working_directory, dict(probe.environment))
-    order = dropping.Order(
-        argv=probe.argv,
-        environment=tuple(probe.environment.items()),
-        working_directory=probe.working_directory,
-        umask=0o022,
-        uid=probe.owner.uid,
-        gid=probe.owner.gid,
-        groups=probe.owner.groups,
-        limits=probe.limits,
-    )
-    with dropping.listening(probe.folder) as listener:
-        started = _popen(dropping.COMMAND, probe.folder, {})
-        try:
-            dropping.hand_over(listener, Tree(started.pid, tree.start_ticks_of(started.pid)), order)
-        except BaseException:
-            with started:
-                started.kill()
-            raise
-    return started
-
-
-def _popen(argv: tuple[str, ...], folder: str, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        argv,
-        cwd=folder,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )

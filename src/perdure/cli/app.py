@@ -212,7 +212,10 @@ def _report(error: errors.PerdureError, *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        told: dict[str, Any] = {"code": error.code, "message": str(error), "hint": error.hint, "retryable": error.retryable}
+        from perdure.base.text import visible
+
+        told: dict[str, Any] = {"code": error.code, "message": visible(str(error)), "hint": visible(error.hint)}
+        told["retryable"] = error.retryable
         if isinstance(error, errors.CheckpointRefused | errors.RestoreRefused) and error.findings:
             told["findings"] = error.findings
         document = {"error": told}

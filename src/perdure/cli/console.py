@@ -68,8 +68,27 @@ def err() -> Console:
 
 
 def print_json(result: Any) -> None:
-    """Print `result` (a record, or plain data) as one JSON document. Infinite and undefined numbers become null."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=2).decode("utf-8") + "\n")
+    """Print `result` (a record, or plain data) as one JSON document. Infinite and undefined numbers become null.
+
+    Bytes of names that are no text are shown as ``\\xff``.
+    """
+    try:
+        encoded = msgspec.json.encode(result)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_as_text(msgspec.to_builtins(result, str_keys=True)))
+    sys.stdout.write(msgspec.json.format(encoded, indent=2).decode("utf-8") + "\n")
+
+
+def _as_text(value: Any) -> Any:
+    match value:
+        case str():
+            return text.visible(value)
+        case dict():
+            return {_as_text(key): _as_text(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_as_text(one) for one in value]
+        case _:
+            return value
 
 
 def note(common: Common, text: str) -> None:

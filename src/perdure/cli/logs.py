@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,16 +14,15 @@ from perdure import errors
 from perdure.agent import asked, client
 from perdure.cli import agent_side, console, keep
 from perdure.model.checkpoint import check_name
-from perdure.supervisor import lock
+from perdure.supervisor import following
 
 _CHUNK_BYTES = 1 << 16
-_LOOK_S = 0.2
 
 
 def logs(
     name: keep.Name,
     *,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Go on until the workload ends.")] = False,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Go on until it ends, through resumes.")] = False,
     tail: Annotated[int | None, Parameter(help="Only so many of the last lines.")] = None,
     user: agent_side.User = None,
     common: console.Common = console.Common(),
@@ -50,13 +49,15 @@ def logs(
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise errors.WorkloadMissing(f"{name} has written nothing yet", hint="see perdure ps") from None
-    try:
+    with contextlib.closing(following.Tail(descriptor, path)) as log:
         if common.json:
             console.print_json({"name": name, "path": str(path), "size_bytes": os.fstat(descriptor).st_size})
             return
-        _print(descriptor, lambda: not lock.is_held(folders.lock(name)), time.sleep, tail=tail, follow=follow)
-    finally:
-        os.close(descriptor)
+        log.at = _start(descriptor, tail)
+        if not follow:
+            log.copy(_write)
+            return
+        following.follow(log, lambda: following.stage(folders, name), _write, wait=time.sleep, lost=lambda: _tell_lost(common, name))
 
 
 def _from_agent(agent: agent_side.Agent, name: str, common: console.Common, *, tail: int | None, follow: bool) -> None:
@@ -64,14 +65,16 @@ def _from_agent(agent: agent_side.Agent, name: str, common: console.Common, *, t
     with client.Answering(agent.path, asked.Logs(name=check_name(name)), user=agent.user) as answering:
         answer = answering.answer()
         descriptor = answering.descriptor()
-        try:
+        with contextlib.closing(following.Tail(descriptor)) as log:
             if common.json:
                 console.print_json({"name": name, "path": answer["path"], "size_bytes": answer["size_bytes"]})
                 return
+            log.at = _start(descriptor, tail)
+            if not follow:
+                log.copy(_write)
+                return
             ends = _Ends(answering)
-            _print(descriptor, ends.are_seen, ends.wait, tail=tail, follow=follow)
-        finally:
-            os.close(descriptor)
+            following.follow(log, ends.look, _write, wait=ends.wait, lost=lambda: None)
 
 
 class _Ends:
@@ -81,30 +84,28 @@ class _Ends:
         self._answering = answering
         self._seen = False
 
-    def are_seen(self) -> bool:
-        """Tell whether it has."""
+    def look(self) -> following.Stage:
+        """Return whether anything more is to come."""
         self._seen = self._seen or self._answering.is_over(0.001)
-        return self._seen
+        return following.Stage.ENDED if self._seen else following.Stage.RUNS
 
     def wait(self, pause_s: float) -> None:
         """Wait for it, at most `pause_s`."""
         self._seen = self._seen or self._answering.is_over(pause_s)
 
 
-def _print(descriptor: int, is_over: Callable[[], bool], wait: Callable[[float], None], *, tail: int | None, follow: bool) -> None:
-    at = 0 if tail is None else _start_of_last(descriptor, tail)
-    while True:
-        # Asked before reading: what is written until the supervisor ends is read after it.
-        runs = follow and not is_over()
-        while content := os.pread(descriptor, _CHUNK_BYTES, at):
-            sys.stdout.buffer.write(content)
-            at += len(content)
-        sys.stdout.buffer.flush()
-        if not runs:
-            return
-        # A restore cuts the log back to its checkpoint.
-        at = min(at, os.fstat(descriptor).st_size)
-        wait(_LOOK_S)
+def _write(content: bytes) -> None:
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def _tell_lost(common: console.Common, name: str) -> None:
+    console.note(common, f"perdure: {name} was cut off; waiting until it is gone on with (Ctrl-C ends this)")
+
+
+def _start(descriptor: int, lines: int | None) -> int:
+    """Return where to begin for the last `lines` lines; None: all of them."""
+    return 0 if lines is None else _start_of_last(descriptor, lines)
 
 
 def _start_of_last(descriptor: int, lines: int) -> int:

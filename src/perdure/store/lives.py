@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from perdure import errors
+from perdure.base import text
 from perdure.model.checkpoint import CheckpointId, Life, LifeEnd, check_name
 from perdure.store import documents, layout, life_records
 from perdure.store.life_records import UNREADABLE_TTL_S, Begun, Ended, Lease, Seen
@@ -91,11 +92,11 @@ class HeldLife:
 
     def end(self, end: LifeEnd) -> None:
         """Record how the life ended. Nothing happens when an end was recorded already, by whoever took over."""
-        self._finish(Ended(end))
+        self._finish(Ended(_storable(end)))
 
     def withdraw(self, end: LifeEnd) -> None:
         """Record that the life never ran: to whoever comes after it is as if it had not begun. `end` says why."""
-        self._finish(Ended(end, withdrawn=True))
+        self._finish(Ended(_storable(end), withdrawn=True))
 
     def _finish(self, ended: Ended) -> None:
         workload, epoch = self.life.workload, self.life.epoch
@@ -104,6 +105,11 @@ class HeldLife:
             # A second copy; the end stands without it.
             with contextlib.suppress(errors.StoreUnavailable):
                 life_records.write_lease(self._repository, workload, epoch, lease)
+
+
+def _storable(end: LifeEnd) -> LifeEnd:
+    """Return `end` with a reason that JSON can hold, whatever names stand in it."""
+    return msgspec.structs.replace(end, reason=text.visible(end.reason))
 
 
 def begin(

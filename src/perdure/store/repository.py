@@ -167,13 +167,13 @@ class Repository:
             Reader(self._objects, self._keys, body, head.files, files).read(wanted, self.threads, progress)
         return head
 
-    def stream(self, checkpoint: CheckpointId) -> Streams:
+    def stream(self, checkpoint: CheckpointId, *, threads: int | None = None) -> Streams:
         """Return the files of a checkpoint to be read from front to back, each once, while the context that it is lasts.
 
-        Raises as `head`.
+        `threads` read; None: as many as the repository was opened with. Raises as `head`.
         """
         head, body = self._whole(checkpoint)
-        return Streams(self._objects, self._keys, body, head.files, self.threads)
+        return Streams(self._objects, self._keys, body, head.files, threads or self.threads)
 
     @property
     def placements(self) -> Placements:

@@ -49,11 +49,14 @@ class Done(msgspec.Struct, frozen=True):
     """What went wrong afterwards: older ones were not removed."""
 
 
-Ended = Callable[[Due, Done | errors.PerdureError], None]
+Ended = Callable[[Due, Done | errors.PerdureError | None], None]
 
 
 class Checkpointing:
-    """Makes the checkpoints of one life. `ended` is called once for each `begin`; `tell` is told of what goes on."""
+    """Makes the checkpoints of one life. `tell` is told of what goes on.
+
+    `ended` is called once for each `begin`; with None when it made way.
+    """
 
     def __init__(self, life: Life, reactor: Reactor, console: Console, *, tell: Callable[[Event], None], ended: Ended) -> None:
         self._life = life
@@ -70,6 +73,7 @@ class Checkpointing:
         self._run_id = ""
         self._lost = ""
         self._stores = 0
+        self._made_way = False
         self.phase: str | None = None
         """What is going on; None: nothing."""
 
@@ -108,6 +112,11 @@ class Checkpointing:
             self._saving.cancel(reason)
         elif self._dumping is not None:
             self._dumping.cancel()
+
+    def make_way(self) -> None:
+        """Somebody asks for a checkpoint: one by the clock that still waits for the user's probe is given up for it, soon."""
+        if self._dumping is not None:
+            self._dumping.make_way()
 
     def tree_ended(self) -> None:
         """The workload has ended. What is going on is of no use any more, unless all of it is saved and it was to be given up."""
@@ -149,7 +158,8 @@ class Checkpointing:
         self._tell(Event(phase, self._life.name, time.time_ns()))
 
     def _dumped(self, due: Due, dumped: engine.Dumped | None, problem: BaseException | None) -> None:
-        self._dumping = None
+        dumping, self._dumping = self._dumping, None
+        self._made_way = dumping is not None and dumping.has_made_way and not self._cancelled
         self._run_id = dumped.run_id if dumped else ""
         if dumped is None:
             self._finish(due, None, _as_ours(problem))
@@ -254,7 +264,7 @@ class Checkpointing:
             if due.stop:
                 netlock.release(run_id)  # connections that were kept are gone with the workload
         else:
-            self._ended(due, error or errors.CheckpointFailed("it was not stored"))
+            self._ended(due, None if self._made_way else error or errors.CheckpointFailed("it was not stored"))
 
     def _watch_anew(self, *, is_saved: bool) -> None:
         """By now every task that the dump let go has come to rest again, if it rests."""

@@ -154,10 +154,22 @@ class Console:
         wanted = READ if outlet.open and len(outlet.pending) < MOST_PENDING_BYTES else 0
         if self.plan.terminal and self._inlet is not None and self._inlet.pending:
             wanted |= WRITE
-        self._reactor.watch(outlet.source, wanted, lambda: self._pump(outlet))
-        if outlet.target is not None and outlet.pollable:
+        if wanted != outlet.watched:
+            self._reactor.watch(outlet.source, wanted, lambda: self._pump(outlet))
+            outlet.watched = wanted
+        self._arm_target(outlet)
+
+    def _arm_target(self, outlet: Outlet) -> None:
+        """Wait for room where there is something to be passed on, and only then."""
+        wanted = outlet.target if outlet.pollable and outlet.pending else None
+        if wanted == outlet.waits_for:
+            return
+        if outlet.waits_for is not None:
+            self._reactor.forget(outlet.waits_for)
+        outlet.waits_for = wanted
+        if wanted is not None:
             with contextlib.suppress(PermissionError):
-                self._reactor.watch(outlet.target, WRITE if outlet.pending else 0, lambda: self._pump(outlet))
+                self._reactor.watch(wanted, WRITE, lambda: self._pump(outlet))
 
     def _input(self) -> None:
         inlet = self._inlet
@@ -184,8 +196,8 @@ class Console:
 
     def _close_outlet(self, outlet: Outlet) -> None:
         self._reactor.forget(outlet.source)
-        if outlet.target is not None:
-            self._reactor.forget(outlet.target)
+        if outlet.waits_for is not None:
+            self._reactor.forget(outlet.waits_for)
         os.close(outlet.source)
 
 

@@ -6,7 +6,6 @@ Everything here works on one life and decides nothing; what fails is told by an 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 from perdure import errors
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, carried, dump, staging, tree
+from perdure.checkpoint.criu import calls
 from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.cuda.contract import Store
 from perdure.checkpoint.outputs import ledgers, record, trees
@@ -35,8 +35,6 @@ _IMAGES = "images"
 _MOMENTS = 5
 """Freezes until a workload is met outside a transaction of its ledger; each costs it a stop."""
 _MOMENT_S = 0.1
-_MOST_THREADS = 16
-"""Beyond that the one thread that places blocks does not keep up."""
 INITS = "init"
 """Folder of the state folder where init programs are kept: programs may often not be run from /run, and an image maps them by path."""
 
@@ -80,6 +78,7 @@ class Dumping:
         self._due = due
         self._tell = tell
         self._running: Running | None = None
+        self._readiness = readiness.Readiness(life)
         self._cancelled = False
         self._recording: record.Recording | None = None
         self._taken = _AtFreeze()
@@ -108,7 +107,7 @@ class Dumping:
             owner=life.owner,
         )
         # One that was taken over outlives us: CRIU then undoes by itself what it did.
-        criu = mortal(life.criu) if life.own_namespace else life.criu
+        criu = calls.mortal(life.criu) if life.own_namespace else life.criu
         dumped = self._dump(folder, options, criu)
         try:
             return self._dumped(dumped, folder, findings, self._describe(dumped, facts, files, created_ns))
@@ -172,8 +171,18 @@ class Dumping:
     def cancel(self) -> None:
         """End it soon, from another thread."""
         self._cancelled = True
+        self._readiness.give_up()
         if self._running is not None:
             self._running.cancel()
+
+    def make_way(self) -> None:
+        """Give it up, from another thread, if it still waits for the user's probe; later it goes on."""
+        self._readiness.give_up()
+
+    @property
+    def has_made_way(self) -> bool:
+        """Tell whether it was given up so."""
+        return self._readiness.was_given_up
 
     def _begun(self, running: Running) -> None:
         self._running = running
@@ -187,7 +196,7 @@ class Dumping:
         except errors.StoreFull as error:
             raise errors.CheckpointRefused(str(error), hint=error.hint) from error
         if self._due.trigger is Trigger.INTERVAL:
-            readiness.require(life)
+            self._readiness.require()
         plan = Plan(
             outputs=life.options.outputs,
             tcp=life.options.tcp,
@@ -256,25 +265,15 @@ class Dumping:
 
 
 def as_store(where: Place, checkpoint: CheckpointId, avoid: tuple[str, ...] = ()) -> Store:
-    """Return the store at `where` as the helper is told of it. What it does with it the workload waits for: its processors are free."""
-    threads = max(where.threads, min(len(os.sched_getaffinity(0)), _MOST_THREADS))
-    return Store(url=where.url, key_file=where.key_file, cache=where.cache, threads=threads, checkpoint=checkpoint, avoid=tuple(avoid))
-
-
-def mortal(criu: Criu) -> Criu:
-    """Return `criu`, to be ended by the kernel when the thread that starts it ends.
-
-    A dump whose supervisor was killed would otherwise hang for ever: the tree's init, ended by the kernel, waits for its children, which
-    CRIU holds, and CRIU waits for the init. Without setpriv the next run ends it.
-    """
-    setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
-    if setpriv is None:
-        return criu
-    program, *rest = criu.argv
-    has_loader = criu.prefix is not None and criu.needs_prlimit_preload and criu.preload is not None
-    preload = ("--preload", str(criu.preload)) if has_loader else ()
-    argv = (setpriv, "--pdeathsig", "KILL", "--", program, *preload, *rest)
-    return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)
+    """Return the store at `where` as the helper is told of it."""
+    return Store(
+        url=where.url,
+        key_file=where.key_file,
+        cache=where.cache,
+        threads=place.threads_at_rest(where.threads),
+        checkpoint=checkpoint,
+        avoid=tuple(avoid),
+    )
 
 
 def _init_program(life: Life) -> tuple[str, ...]:

@@ -153,6 +153,7 @@ class Keeper:
 
     def _ask(self, due: Due) -> None:
         self._triggers.ask(due)
+        self._checkpoints.make_way()
         self._arm()
 
     def _asked(self, request: messages.Request, client: Client) -> None:
@@ -166,6 +167,7 @@ class Keeper:
                 self._ask(Due(Trigger.STOP if stop else Trigger.REQUEST, "perdure checkpoint" + (" --stop" if stop else ""), stop=stop))
             case messages.Suspend() | messages.Resume():
                 self._require_staying()
+                self._checkpoints.make_way()
                 self._suspending.ask(request, client)
                 self._arm()
             case messages.Stop(grace_s):
@@ -203,12 +205,12 @@ class Keeper:
         """The scheduler has ended the job, and its SIGTERM did not come this way."""
         self._departure.terminated()
 
-    def _checkpoint_ended(self, due: Due, ended: Done | errors.PerdureError) -> None:
+    def _checkpoint_ended(self, due: Due, ended: Done | errors.PerdureError | None) -> None:
         match ended:
             case Done():
                 self._committed(ended)
-            case error:
-                self._failed(due, error)
+            case errors.PerdureError():
+                self._failed(due, ended)
         if not (due.stop and isinstance(ended, Done)):
             self._askers.release()
         self._arm()

@@ -19,6 +19,9 @@ from perdure.store.repository import Repository
 
 _LOCAL_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "bcachefs"})
 
+_MOST_THREADS = 16
+"""Beyond that the one thread that places or hands on blocks does not keep up."""
+
 
 class Place(msgspec.Struct, frozen=True):
     """A store and how to open it. Can be handed to another process: it holds no secret."""
@@ -38,13 +41,21 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def is_here(self) -> bool:
         """Tell whether no other machine can reach the store: a folder on a local file system."""
-        if self.lease_ttl_s is not None:
-            return False
-        if "://" in self.url and not self.url.startswith("file://"):
-            return False
-        path = os.path.realpath(self.url.removeprefix("file://"))
-        found = mounts.covering(path, mounts.of(os.getpid()))
-        return found is not None and found.kind in _LOCAL_KINDS
+        return self.lease_ttl_s is None and is_on_this_machine(self.url)
+
+
+def threads_at_rest(least: int) -> int:
+    """Return how many threads, `least` or more, may work while the workload waits for them: its processors are free."""
+    return max(least, min(len(os.sched_getaffinity(0)), _MOST_THREADS))
+
+
+def is_on_this_machine(url: str) -> bool:
+    """Tell whether the store at `url` is a folder on a local file system, which answers for as long as the machine does."""
+    if "://" in url and not url.startswith("file://"):
+        return False
+    path = os.path.realpath(url.removeprefix("file://"))
+    found = mounts.covering(path, mounts.of(os.getpid()))
+    return found is not None and found.kind in _LOCAL_KINDS
 
 
 @contextlib.contextmanager

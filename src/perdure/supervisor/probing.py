@@ -1,10 +1,10 @@
-"""The user's own command that tells whether the workload works. Called by `restoring`."""
+"""The user's own command that tells whether the workload works. Called by `restoring` and `readiness`."""
 
 from __future__ import annotations
 
 import os
 
-from perdure.checkpoint import alive
+from perdure.checkpoint import probes
 from perdure.supervisor import environment
 from perdure.supervisor.life import Life
 
@@ -12,13 +12,13 @@ _BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 """Beside the owner's own variables; of ours a user's program gets none."""
 
 
-def probe(life: Life) -> alive.Probe | None:
+def probe(life: Life) -> probes.Probe | None:
     """Return the probe of `life`; None: it has none."""
     command = (life.options.probe or "").strip()
     if not command:
         return None
     before = os.environ if life.owner is None else {**_BARE, **life.variables}
-    return alive.Probe(
+    return probes.Probe(
         # By a shell: split into words alone, "a | b" and "a; exit 1" would end as `a` does with strange arguments.
         argv=("/bin/sh", "-c", command),
         environment={**before, environment.WORKLOAD: life.name, environment.EPOCH_FILE: str(life.epoch_file)},

@@ -32,6 +32,10 @@ class Outlet:
         self.pending = bytearray()
         self.open = True
         self.pollable = target is not None and not stat.S_ISREG(os.fstat(target).st_mode)
+        self.watched = 0
+        """What of `source` the reactor waits for: a line is passed on with fewer system calls when that need not be told again."""
+        self.waits_for: int | None = None
+        """Descriptor whose room the reactor waits for."""
         self._say = say
         self._said = False
 

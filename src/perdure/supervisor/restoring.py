@@ -24,6 +24,7 @@ from perdure.base.proc import machine as node
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, alive, carried, machine, staging, tree
 from perdure.checkpoint import restore as criu_restore
+from perdure.checkpoint.criu import calls
 from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.machine import Event, Instruction
 from perdure.checkpoint.outputs import bring_back, listing, trees
@@ -36,7 +37,7 @@ from perdure.store import locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.streaming import Streams
-from perdure.supervisor import engine, folders, launching, motion, probing, resume
+from perdure.supervisor import engine, folders, launching, motion, place, probing, resume
 from perdure.supervisor.life import Life
 from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import Operation, State
@@ -114,12 +115,13 @@ class Restoring:
         """
         self._life = life
         try:
-            included = frozenset(entry.path for entry in listing.read(self._folder))
-            _check(life, self.manifest, included)
-            planned = life.gpus.plan(self.manifest, life.variables)
-            _put_back(life, self.manifest, self._folder)
-            launching.give(life, streams)
-            self._tree = life.tree = self._run_criu(life, streams)
+            with self._reading(life) as memory:
+                included = frozenset(entry.path for entry in listing.read(self._folder))
+                _check(life, self.manifest, included)
+                planned = life.gpus.plan(self.manifest, life.variables)
+                _put_back(life, self.manifest, self._folder)
+                launching.give(life, streams)
+                self._tree = life.tree = self._run_criu(life, streams, memory)
             self._step(Event.CRIU_RESTORED)
             if self.manifest.cuda_processes:
                 self._progress.enter("gpu-restore")
@@ -180,7 +182,29 @@ class Restoring:
             # No reason to end a workload that runs, or to hide why it does not.
             self._voice.say(f"{self._folder} cannot be removed ({error.strerror}); it is not needed any more")
 
-    def _run_criu(self, life: Life, streams: tuple[int, int, int]) -> Tree:
+    @contextlib.contextmanager
+    def _reading(self, life: Life) -> Iterator[Streams | None]:
+        """Read memory from the store, which keeps the checkpoint meanwhile, while the rest is put in order; None: it lies in the folder."""
+        sizes = self._late_memory()
+        if not sizes:
+            yield None
+            return
+        source = self.source
+        with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
+            try:
+                files = life.repository.stream(source.id, threads=place.threads_at_rest(life.place.threads))
+            except errors.StoreCorrupt as error:
+                raise resume.damaged(source.id, error) from error
+            with files:
+                files.begin(sorted(sizes, key=sizes.__getitem__, reverse=True))
+                yield files
+
+    def _late_memory(self) -> dict[str, int]:
+        """Return the sizes of the files that CRIU is given from the store. What belongs on GPUs the helper reads itself, afterwards."""
+        late = self.source.late
+        return {file.name: file.size_bytes for file in self.manifest.files if file.name in late and file.part is Part.MEMORY}
+
+    def _run_criu(self, life: Life, streams: tuple[int, int, int], memory: Streams | None) -> Tree:
         images, work = self._folder / self.manifest.images_directory, self._folder / _WORK
         cure_timerfds(images)
         work.mkdir(mode=0o700)
@@ -192,36 +216,31 @@ class Restoring:
             log_to=life.folders.workload(life.name) / "restore.log",
             owner=life.owner,
         )
-        if self.source.late:
-            return self._run_while_reading(life, options)
+        if memory is not None:
+            return self._run_while_reading(life, options, memory)
         self._progress.enter("restore")
         if adopt.is_whole(images):
-            return criu_restore.restore(images, work, options, engine.mortal(life.criu)).tree
+            return criu_restore.restore(images, work, options, calls.mortal(life.criu)).tree
         if life.owner is not None:
             raise errors.RestoreRefused(f"{self.manifest.id} is of a tree without an init of ours", hint="root can restore it")
         return adopt.bring_back(images, work, options, life.criu).tree
 
-    def _run_while_reading(self, life: Life, options: RestoreOptions) -> Tree:
+    def _run_while_reading(self, life: Life, options: RestoreOptions, memory: Streams) -> Tree:
         """Let CRIU work while memory is read. Where that fails although the store is whole, read all of it and try once more."""
-        source, criu = self.source, engine.mortal(life.criu)
+        criu, sizes = calls.mortal(life.criu), self._late_memory()
         images, work = self._folder / self.manifest.images_directory, self._folder / _WORK
-        # What belongs on GPUs the helper reads itself, once the processes are there.
-        sizes = {file.name: file.size_bytes for file in self.manifest.files if file.name in source.late and file.part is Part.MEMORY}
-        late_bytes = sum(sizes.values())
-        with locks.shared(life.repository, purpose=f"restore {source.id}", surroundings=Linux(), using=(source.id,)):
-            try:
-                with life.repository.stream(source.id) as files:
-                    pages = {os.path.basename(name): functools.partial(self._read, files, name) for name in sizes}
-                    self._progress.enter("restore", total_bytes=late_bytes)
-                    return criu_restore.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
-            except errors.StoreCorrupt as error:
-                raise resume.damaged(source.id, error) from error
-            except errors.RestoreRefused:
-                raise
-            except errors.RestoreFailed as error:
-                self._voice.say(f"{error}; trying once more with all of it read before")
-            self._progress.enter("fetch", total_bytes=late_bytes)
-            life.repository.extract(source.id, self._folder, names=sizes, progress=self._progress.reach)
+        pages = {os.path.basename(name): functools.partial(self._read, memory, name) for name in sizes}
+        self._progress.enter("restore", total_bytes=sum(sizes.values()))
+        try:
+            return criu_restore.restore(images, work, msgspec.structs.replace(options, pages=pages), criu).tree
+        except errors.StoreCorrupt as error:
+            raise resume.damaged(self.source.id, error) from error
+        except errors.RestoreRefused:
+            raise
+        except errors.RestoreFailed as error:
+            self._voice.say(f"{error}; trying once more with all of it read before")
+        self._progress.enter("fetch", total_bytes=sum(sizes.values()))
+        life.repository.extract(self.source.id, self._folder, names=sizes, progress=self._progress.reach)
         shutil.rmtree(work)
         work.mkdir(mode=0o700)
         self._progress.enter("restore")

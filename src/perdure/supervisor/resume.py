@@ -17,7 +17,7 @@ from perdure.model.checkpoint import CheckpointId, Manifest, Part
 from perdure.store import lives, locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
-from perdure.supervisor import lineage, log, saver
+from perdure.supervisor import lineage, log, place, saver
 from perdure.supervisor.voice import Voice
 
 _MEMORY = re.compile(r"pages-\d+\.img")
@@ -63,10 +63,10 @@ def head(repository: Repository, checkpoint: CheckpointId, voice: Voice) -> Mani
 def late(repository: Repository, manifest: Manifest) -> dict[str, int]:
     """Return the sizes in bytes of the files that need not lie in a folder for a restore: memory of a whole tree and of GPUs, at hand.
 
-    A store in the network is read before anything is touched: it may be slow, or go away in the middle.
+    A store in the network, also one in a folder, is read before anything is touched: it may be slow, or go away in the middle.
     """
     is_whole = any(file.name == f"{manifest.images_directory}/core-1.img" for file in manifest.files)
-    if not is_whole or "://" in repository.backend.url:
+    if not is_whole or not place.is_on_this_machine(repository.backend.url):
         return {}
     return {
         file.name: file.size_bytes

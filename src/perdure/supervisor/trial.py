@@ -68,7 +68,7 @@ def try_out(manifest: Manifest, contents: Path, criu: Criu) -> Tried:
     Raises `errors.RestoreRefused`, `errors.RestoreFailed`, `errors.EnvironmentUnfit` (it needs root).
     """
     request = contents / "trial.json"
-    request.write_bytes(msgspec.json.encode(Request(manifest, str(contents.resolve()), criu)))
+    request.write_bytes(wire.encode(Request(manifest, str(contents.resolve()), criu)))
     # A fresh interpreter: namespaces are entered by single-threaded processes, and ours is none.
     done = subprocess.run(
         [sys.executable, "-m", "perdure.supervisor.trial", str(request)],
@@ -78,7 +78,7 @@ def try_out(manifest: Manifest, contents: Path, criu: Criu) -> Tried:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     try:
-        answer = msgspec.json.decode(done.stdout, type=_Answer)
+        answer: _Answer = wire.decode(done.stdout, _Answer)
     except msgspec.DecodeError as error:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise errors.RestoreFailed(
@@ -93,12 +93,12 @@ def try_out(manifest: Manifest, contents: Path, criu: Criu) -> Tried:
 
 def main(arguments: list[str]) -> int:
     """Try what the request file `arguments[0]` says, and print the answer. Returns the exit status."""
-    request = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Request)
+    request: Request = wire.decode(Path(arguments[0]).read_bytes(), Request)
     try:
         answer = _Answer(tried=_try(request))
     except errors.PerdureError as error:
         answer = _Answer(error=wire.document(error))
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    sys.stdout.buffer.write(wire.encode(answer))
     return 0
 
 

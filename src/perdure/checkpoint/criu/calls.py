@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+import shutil
 from typing import Literal
 
 import msgspec
@@ -134,3 +135,19 @@ def wants_preload(criu: Criu, action: Action) -> bool:
 def log_name_of(call: Call) -> str:
     """Return the name of the log in the folder `work`."""
     return call.log_name or f"{call.action.value}.log"
+
+
+def mortal(criu: Criu) -> Criu:
+    """Return `criu`, to be ended by the kernel when the thread that starts it ends.
+
+    A dump whose supervisor was killed would otherwise hang for ever: the tree's init, ended by the kernel, waits for its children, which
+    CRIU holds, and CRIU waits for the init. Without setpriv the next run ends it.
+    """
+    setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
+    if setpriv is None:
+        return criu
+    program, *rest = criu.argv
+    has_loader = criu.prefix is not None and criu.needs_prlimit_preload and criu.preload is not None
+    preload = ("--preload", str(criu.preload)) if has_loader else ()
+    argv = (setpriv, "--pdeathsig", "KILL", "--", program, *preload, *rest)
+    return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)

@@ -45,16 +45,11 @@ def finding(
     return Finding(
         code=name,
         severity=code.severity,
-        subject=_as_text(subject),
-        message=_as_text(message),
-        remedy=_as_text(remedy or code.remedy) or None,
+        subject=text.visible(subject),
+        message=text.visible(message),
+        remedy=text.visible(remedy or code.remedy) or None,
         pid=pid,
         fd=fd,
         path=None if path is None else text.storable(path),
-        flag=None if flag is None else _as_text(flag),
+        flag=None if flag is None else text.visible(flag),
     )
-
-
-def _as_text(name: str) -> str:
-    """Make bytes of a name that are no text visible as ``\\xff``: a finding has to be JSON."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
