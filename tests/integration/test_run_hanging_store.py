@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.criu, pytest.mark.skipif(not shutil.which("bindfs") or
 
 LARGE = """
 import os, sys, time
-kept = os.urandom(64 << 20)
+kept = os.urandom(192 << 20)
 for number in range(int(sys.argv[1])):
     print("line", number, flush=True)
     if not os.path.exists("hurry"):

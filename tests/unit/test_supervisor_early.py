@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 
@@ -64,6 +65,24 @@ def test_whoever_asks_for_the_end_gets_it(desks, number, status):
     assert caught.value.status == status
     with pytest.raises(Left):
         desk.early.end()
+
+
+def test_one_that_the_kernel_keeps_for_a_thread_that_hangs_is_obeyed_once(desks):
+    """Blocked by every thread, it stays with the kernel, as it does while the main thread is in a call that only SIGKILL ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        desk = desks()
+        desk.early.begin()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Left) as caught:
+            Surroundings(desk.early).pause(60)
+        assert caught.value.status == 75
+        desk.comes(signal.SIGTERM)  # the thread has come loose
+        with pytest.raises(Left):
+            desk.early.check()
+    finally:
+        signal.sigtimedwait({signal.SIGTERM}, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_a_pause_ends_at_once(desks):

@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 
+from perdure.base.proc import process
 from perdure.store.owners import Linux
 from perdure.supervisor import ending
 from perdure.supervisor.line import GONE
@@ -24,6 +25,7 @@ _ASK_TO_END = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SI
 _AGAIN = frozenset({signal.SIGTERM, signal.SIGHUP, GONE})
 """Nothing was started, and nothing is lost: it can be tried again, as after a checkpoint that SIGTERM asked for."""
 
+_LOOK_S = 0.5
 _NOTICE_S = 3.0
 """So long a step of ours may take, and putting things in order; what takes longer waits for something, such as the store."""
 
@@ -62,6 +64,10 @@ class Early:
         self._left: Left | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False
+        self._waiting = 0
+        """Signals that the kernel kept for this process at the last look, as a mask."""
+        self._anticipated: set[int] = set()
+        """Those that were obeyed before they came."""
 
     def begin(self) -> None:
         """Watch. The reactor belongs to the watching thread until `end`."""
@@ -98,8 +104,24 @@ class Early:
         self.check()
 
     def _watch(self) -> None:
+        self._looking = self._reactor.after(_LOOK_S, self._look)
         while not self._is_over:
             self._reactor.turn()
+        self._looking.cancel()
+
+    def _look(self) -> None:
+        """See which signals have been waiting for the main thread since the last look.
+
+        The kernel keeps them for it, though this thread could take them, while it is in a call that nothing but SIGKILL ends, as on a
+        network file system that does not answer.
+        """
+        waiting = process.status(os.getpid()).waiting
+        for number in _ASK_TO_END - self._anticipated:
+            if waiting & self._waiting & 1 << (number - 1):
+                self._anticipated.add(number)
+                self._obey(number)
+        self._waiting = waiting
+        self._looking = self._reactor.after(_LOOK_S, self._look)
 
     def _stop(self) -> None:
         self._is_over = True
@@ -107,7 +129,12 @@ class Early:
     def _came(self, number: int) -> None:
         if number not in _ASK_TO_END:
             self._inbox.keep(number)
-            return
+        elif number in self._anticipated:
+            self._anticipated.remove(number)
+        else:
+            self._obey(number)
+
+    def _obey(self, number: int) -> None:
         if self._left is not None:
             self._leave(self._left)
         self._left = Left(number)

@@ -73,6 +73,8 @@ class Status(msgspec.Struct, frozen=True):
     caught: int
     """Mask of signals with a handler: bit n-1 is signal n."""
     ignored: int
+    waiting: int
+    """Mask of signals to the process that no thread has taken yet."""
     blocked: int
     voluntary_switches: int
     involuntary_switches: int
@@ -129,6 +131,7 @@ def parse_status(text: bytes) -> Status:
         seccomp=int(found.get("Seccomp", "0")),
         caught=int(found["SigCgt"], 16),
         ignored=int(found["SigIgn"], 16),
+        waiting=int(found.get("ShdPnd", "0"), 16),
         blocked=int(found["SigBlk"], 16),
         voluntary_switches=int(found["voluntary_ctxt_switches"]),
         involuntary_switches=int(found["nonvoluntary_ctxt_switches"]),
