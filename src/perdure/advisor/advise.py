@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from perdure import errors
-from perdure.advisor import assumptions, losses, replay, source
+from perdure.advisor import ahead, assumptions, losses, replay, source
 from perdure.decision import verdict as verdicts
 from perdure.decision.policy import Policy
 from perdure.history import cells, chains, exposure, table, workloads
@@ -62,13 +63,16 @@ def advise(
     if not 0 < level < 1:
         raise errors.UsageError(f"level: {level} is not between 0 and 1", hint="0.90 is the default")
     connection = table.connect(memory_limit=memory_limit, threads=threads)
-    with connection, table.room_errors():
+    with connection, table.room_errors(), ahead.imports():
         name, notes = source.open_source(connection, path_or_table, cluster=cluster, tz=tz, progress=progress)
         chains.build(connection, cluster=cluster)
-        found = workloads.build(connection, classification=classification)
-        estimated = estimate(connection, level=level, seed=seed)
-        seen = exposure.measure(connection, found)
-        restarts = workloads.measure_restarts(connection)
+        # The rates need little of the database and much of Python; the evidence is the other way round.
+        with futures.ThreadPoolExecutor(1, "perdure-rates") as pool, table.beside(connection) as second:
+            pending = pool.submit(estimate, second, level=level, seed=seed)
+            found = workloads.build(connection, classification=classification)
+            seen = exposure.measure(connection, found)
+            restarts = workloads.measure_restarts(connection)
+            estimated = pending.result()
         with _collector_paused():
             rows, order, assumed = _decide(found, estimated, restarts, policy or Policy(), level=level, classification=classification)
         replayed = replay.replay(connection, found, rows) if what_if else ()
@@ -132,9 +136,7 @@ def _decide(
     answers = verdicts.decide_all(questions)
     alternatives = _alternatives(questions, answers, _mttfs(found, estimated, other, level))
     lost = losses.expect(questions, answers, found.wanted(), found.gpu_hours())
-    saved, money = lost.saved().tolist(), lost.money.tolist()
-    retry, resume = lost.retry.tolist(), lost.resume.tolist()
-    figures = zip(map(_known, retry), map(_known, resume), map(_known, saved), map(_known, money), strict=True)
+    figures = zip(*(_known(figure) for figure in (lost.retry, lost.resume, lost.saved(), lost.money)), strict=True)
     rows = []
     for one, mttf, question, answer, alternative, lost_and_saved in zip(
         evidence, mttfs, questions, answers, alternatives, figures, strict=True
@@ -195,14 +197,9 @@ def _alternatives(
         for index, (question, mttf) in enumerate(zip(questions, mttfs, strict=True))
         if (question.mttf_minutes, question.mttf_interval) != (mttf.minutes, mttf.interval)
     ]
-    asked = [
-        msgspec.structs.replace(
-            questions[index], mttf_minutes=mttfs[index].minutes, mttf_interval=mttfs[index].interval, extrapolated=mttfs[index].extrapolated
-        )
-        for index in differing
-    ]
+    asked = verdicts.kinds([questions[index] for index in differing], [mttfs[index] for index in differing])
     result: list[advice.VerdictKind | None] = [None] * len(questions)
-    for index, kind in zip(differing, verdicts.kinds(asked), strict=True):
+    for index, kind in zip(differing, asked, strict=True):
         if kind is not answers[index].verdict:
             result[index] = kind
     return result
@@ -249,8 +246,10 @@ def _key_order(key: advice.WorkloadKey) -> tuple[Any, ...]:
     return (key.cluster, key.user, key.account, key.name, key.size.count)
 
 
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _known(figures: NDArray[np.float64]) -> list[float | None]:
+    """Return plain numbers, None for what is not finite."""
+    finite = np.isfinite(figures)
+    return figures.tolist() if finite.all() else np.where(finite, figures.astype(object), None).tolist()
 
 
 def _method(level: float, seed: int, classification: str, *, what_if: bool) -> dict[str, str]:

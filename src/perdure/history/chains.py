@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from perdure.history import compact, runs
 
 if TYPE_CHECKING:
@@ -55,12 +57,12 @@ def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) 
 
 def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
     """Number the runs of each job. Most ids occur once: only the others pay for the sort."""
-    connection.execute("CREATE OR REPLACE TEMP TABLE repeated AS SELECT jkey FROM compact GROUP BY jkey HAVING count(*) > 1")
+    _find_repeated(connection)
     preempted = runs.preempted_classes(connection)
     several, single = runs.runs_sql("SEMI", preempted=preempted), runs.runs_sql("ANTI", preempted=preempted)
     order = "ORDER BY submit_s, start_s, end_s, elapsed_s, ending"
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE ordered AS
+        CREATE OR REPLACE TABLE ordered AS
         WITH several AS MATERIALIZED (SELECT * FROM ({several}))
         SELECT * EXCLUDE (generation), hash(jkey, generation) AS job,
                (row_number() OVER of_job)::INTEGER AS no,
@@ -82,9 +84,18 @@ def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("DROP TABLE raw_keys; DROP TABLE repeated")
 
 
+def _find_repeated(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make ``repeated``: the ids that occur more than once. Sorting whole numbers is faster than counting each in a hash table."""
+    keys = connection.execute("SELECT jkey FROM compact").fetchnumpy()["jkey"]
+    keys.sort()
+    connection.register("perdure_repeated", {"jkey": np.unique(keys[1:][keys[1:] == keys[:-1]])})
+    connection.execute("CREATE OR REPLACE TABLE repeated AS FROM perdure_repeated")
+    connection.unregister("perdure_repeated")
+
+
 def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
-        CREATE OR REPLACE TEMP TABLE long_jobs AS
+        CREATE OR REPLACE TABLE long_jobs AS
         SELECT job,
                coalesce(arg_min(wid, no) FILTER (elapsed_s > 0), min(wid)) AS wid,
                coalesce(arg_min(gkey, no) FILTER (elapsed_s > 0), min(gkey)) AS gkey, arg_min(fkey, no) AS fkey,
@@ -95,7 +106,7 @@ def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
                arg_min(depends_on, no) AS depends_on, any_value(jkey) AS jkey
         FROM ordered WHERE NOT (no = 1 AND last) GROUP BY job""")
     connection.execute("""
-        CREATE OR REPLACE TEMP VIEW jobs AS
+        CREATE OR REPLACE VIEW jobs AS
         SELECT job, wid, gkey, fkey, submit_s, start_s, end_s, elapsed_s, name_hash, ending, near_limit, limit_s, depends_on, jkey
         FROM ordered WHERE no = 1 AND last
         UNION ALL FROM long_jobs""")
@@ -110,10 +121,10 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
     followed as soon (a sweep that is fed one by one): the confidence is lessened by how often they are.
     """
     _find_soon(connection)
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE again AS {_timed_sql('gkey, name_hash', 'count(*) > 1')}")
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE further AS {_timed_sql('gkey', 'min(name_hash) <> max(name_hash)')}")
+    connection.execute(f"CREATE OR REPLACE TABLE again AS {_timed_sql('gkey, name_hash', 'count(*) > 1')}")
+    connection.execute(f"CREATE OR REPLACE TABLE further AS {_timed_sql('gkey', 'min(name_hash) <> max(name_hash)')}")
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE links AS
+        CREATE OR REPLACE TABLE links AS
         WITH {_NAMES}, {_NAMED}
         SELECT * FROM (
             SELECT job, predecessor, 'repeated' AS kind, true AS undone, gap_s, confidence
@@ -133,7 +144,7 @@ def _find_soon(connection: duckdb.DuckDBPyConnection) -> None:
     """Make ``soon``: the jobs of those groups in which anything came within `LATE_S` after a non-success. Only they pay for the sort."""
     (count,) = connection.execute("SELECT count(*) FROM jobs").fetchall()[0]
     parts = 1 + int(count) // PART_JOBS
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE soon AS {_soon_sql(parts, 0)}")
+    connection.execute(f"CREATE OR REPLACE TABLE soon AS {_soon_sql(parts, 0)}")
     for part in range(1, parts):
         connection.execute(f"INSERT INTO soon {_soon_sql(parts, part)}")
 
@@ -221,7 +232,7 @@ def _make_threads(connection: duckdb.DuckDBPyConnection) -> None:
 def _follow_links(connection: duckdb.DuckDBPyConnection) -> None:
     """Number the jobs of each thread from its first. No job has two predecessors or successors, so that no walk can go round."""
     connection.execute("""
-        CREATE OR REPLACE TEMP TABLE threads AS
+        CREATE OR REPLACE TABLE threads AS
         WITH RECURSIVE walk(job, thread, seq) AS (
             SELECT DISTINCT predecessor, predecessor, 0 FROM links WHERE predecessor NOT IN (SELECT job FROM links)
             UNION ALL

@@ -26,6 +26,8 @@ VIEW = "compact"
 
 ENDING_TYPE = "ENUM(" + ", ".join(f"'{outcome.value}'" for outcome in sorted(Outcome)) + ")"
 """SQL type of outcomes and endings: a byte each, compared as numbers. In the order of the alphabet, so that they sort like text."""
+ENDING_CODES: Mapping[str, int] = types.MappingProxyType({outcome.value: code for code, outcome in enumerate(sorted(Outcome))})
+"""What `enum_code` makes of them: text that leaves the database is an object a row, a number is a byte."""
 
 JKEY = "hash(coalesce(cluster, ''), coalesce(raw_id, job_id, concat(source, ':', line)))"
 """SQL for the key of an attempt's id."""
