@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perdure.history import compact, runs
 
@@ -144,27 +145,51 @@ def _find_soon(connection: duckdb.DuckDBPyConnection) -> None:
     """Make ``soon``: the jobs of those groups in which anything came within `LATE_S` after a non-success. Only they pay for the sort."""
     (count,) = connection.execute("SELECT count(*) FROM jobs").fetchall()[0]
     parts = 1 + int(count) // PART_JOBS
-    connection.execute(f"CREATE OR REPLACE TABLE soon AS {_soon_sql(parts, 0)}")
-    for part in range(1, parts):
-        connection.execute(f"INSERT INTO soon {_soon_sql(parts, part)}")
+    chosen = []
+    for part in range(parts):
+        found = connection.execute(f"""
+            SELECT gkey, submit_s, coalesce(end_s, submit_s) AS end_s, end_s IS NOT NULL AND {_UNDONE} AS undone
+            FROM jobs WHERE elapsed_s > 0 AND submit_s IS NOT NULL AND gkey % {parts} = {part}""").fetchnumpy()
+        chosen.append(_groups_with_soon(found["gkey"], found["submit_s"], found["end_s"], found["undone"]))
+    connection.register("perdure_groups", {"group_bits": np.concatenate(chosen)})
+    connection.execute(f"""
+        CREATE OR REPLACE TABLE soon AS
+        SELECT job, jkey, gkey, coalesce(name_hash, 0) AS name_hash, submit_s, end_s, elapsed_s, ending, {_UNDONE} AS undone
+        FROM jobs WHERE elapsed_s > 0 AND gkey >> {_TIME_BITS} IN (SELECT group_bits FROM perdure_groups)""")
+    connection.unregister("perdure_groups")
 
 
-def _soon_sql(parts: int, part: int) -> str:
-    # Days of an end and of a submission are compared first, the earliest and latest end of a day then, so that a day of thousands
-    # of jobs costs no more.
-    return f"""
-        WITH ran AS NOT MATERIALIZED (
-            SELECT job, jkey, gkey, coalesce(name_hash, 0) AS name_hash, submit_s, end_s, elapsed_s, ending,
-                   ending <> 'success' OR near_limit AS undone
-            FROM jobs WHERE elapsed_s > 0 AND gkey % {parts} = {part}),
-        ended AS (
-            SELECT gkey, end_s // {LATE_S} AS day, min(end_s) AS first_s, max(end_s) AS last_s FROM ran WHERE undone GROUP BY ALL),
-        spans AS (
-            SELECT gkey, day, first_s AS from_s, (day + 1) * {LATE_S} AS to_s FROM ended
-            UNION ALL SELECT gkey, day + 1, (day + 1) * {LATE_S}, last_s + {LATE_S} FROM ended)
-        FROM ran WHERE gkey IN (
-            SELECT ran.gkey FROM ran JOIN spans ON spans.gkey = ran.gkey AND spans.day = ran.submit_s // {LATE_S}
-            WHERE submit_s BETWEEN from_s AND to_s)"""
+_UNDONE = "(ending <> 'success' OR near_limit)"
+
+_TIME_BITS = 40
+"""Of a number that holds a group and an instant in seconds; the rest is the upper part of the group's hash. Two groups may share it:
+then both are looked at."""
+
+
+def _groups_with_soon(
+    group: NDArray[np.uint64], submit_s: NDArray[np.int64], end_s: NDArray[np.int64], undone: NDArray[np.bool_]
+) -> NDArray[np.uint64]:
+    """Return the upper bits of the groups in which any job was submitted within `LATE_S` after the end of an `undone` one.
+
+    One entry a job; of those that have not ended, which are not undone, any `end_s` will do.
+    """
+    if not undone.any():
+        return np.empty(0, np.uint64)
+    bits, late = np.uint64(_TIME_BITS), np.uint64(LATE_S)
+    # What is farther off than 35,000 years is no record's time.
+    first = min(int(submit_s.min()), int(end_s.min()))
+    last = (1 << _TIME_BITS) - 1
+
+    def at(instant: NDArray[np.int64], member: slice | NDArray[np.bool_]) -> NDArray[np.uint64]:
+        keys = (group[member] >> bits << bits) | np.minimum(instant[member] - first, last).astype(np.uint64)
+        keys.sort()
+        return keys
+
+    ends, submissions = at(end_s, undone), at(submit_s, slice(None))
+    before = np.searchsorted(ends, submissions, side="right") - 1
+    latest = ends[np.maximum(before, 0)]
+    followed = (before >= 0) & (latest >> bits == submissions >> bits) & (submissions - latest <= late)
+    return np.unique(submissions[followed] >> bits)
 
 
 def _timed_sql(group: str, having: str) -> str:

@@ -82,7 +82,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("milli_gpus", "BIGINT", "milli_gpus"),
     Column("outcome", ENDING_TYPE, f"coalesce(try_cast(outcome AS {ENDING_TYPE}), 'other'::{ENDING_TYPE})"),
     Column("boot", "BOOLEAN", "state = 'BOOT_FAIL'", ("state",)),
-    Column("signalled", "BOOLEAN", "contains(submit_line, '--signal')", ("submit_line",)),
+    # Every option begins with two dashes: the word is rarer, and looked for first.
+    Column(
+        "signalled",
+        "BOOLEAN",
+        "CASE WHEN contains(submit_line, 'signal') THEN contains(submit_line, '--signal') WHEN submit_line IS NOT NULL THEN false END",
+        ("submit_line",),
+    ),
     Column("depends_on", "VARCHAR", "depends_on", ("depends_on",)),
     Column("het_job", "BIGINT", "het_job", ("het_job",)),
     Column("het_offset", "INTEGER", "het_offset", ("het_offset",)),

@@ -129,12 +129,12 @@ class Query(msgspec.Struct, frozen=True):
 
 def begin(connection: duckdb.DuckDBPyConnection) -> None:
     """Forget what was read before."""
-    for kind, name in (("VIEW", "attempts"), ("TABLE", "attempts"), ("TABLE", ROWS)):
-        found = connection.execute(
-            "SELECT 1 FROM information_schema.tables WHERE table_name = ? AND (table_type = 'VIEW') = ?", [name, kind == "VIEW"]
-        ).fetchone()
-        if found:
-            connection.execute(f"DROP {kind} {name}")
+    found = connection.execute(
+        "SELECT 'VIEW', view_name FROM duckdb_views() WHERE view_name = 'attempts'"
+        f" UNION ALL SELECT 'TABLE', table_name FROM duckdb_tables() WHERE table_name IN ('attempts', '{ROWS}')"
+    ).fetchall()
+    for kind, name in found:
+        connection.execute(f"DROP {kind} {name}")
 
 
 def append(connection: duckdb.DuckDBPyConnection, query: Query) -> int:
