@@ -7,8 +7,8 @@ import importlib
 import threading
 from collections.abc import Iterator
 
-_LATER = ("scipy.special",)
-"""A third of a second, during which DuckDB's threads go on: it works without Python's lock."""
+_LATER = ("perdure.advisor.analysis", "scipy.special")
+"""Half a second with NumPy, during which DuckDB's threads go on: they work without Python's lock."""
 
 
 @contextlib.contextmanager
