@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, Literal
@@ -236,8 +237,7 @@ def _key_order(key: advice.WorkloadKey) -> tuple[Any, ...]:
 
 def _known(figures: NDArray[np.float64]) -> list[float | None]:
     """Return plain numbers, None for what is not finite."""
-    finite = np.isfinite(figures)
-    return figures.tolist() if finite.all() else np.where(finite, figures.astype(object), None).tolist()
+    return [value if math.isfinite(value) else None for value in figures.tolist()]
 
 
 def _method(wishes: Wishes) -> dict[str, str]:
