@@ -38,18 +38,23 @@ def report(arguments: Sequence[str] = ()) -> list[Figure]:
     parser.add_argument("--gpus", type=int, default=512)
     parser.add_argument("--days", type=int, default=40)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--first", type=int, default=0, help="even number of the first fleet: another one draws other fleets and cells")
     options = parser.parse_args(arguments)
-    judged = list(_judge_all(options.fleets, options.gpus, options.days, options.processes))
-    return [*_coverage_figures(judged), *_regret_figures(judged), *_world_figures(options.fleets)]
+    if options.first % 2:
+        parser.error("--first is even: every other fleet is bursty")
+    numbers = range(options.first, options.first + options.fleets)
+    judged = list(_judge_all(numbers, options.gpus, options.days, options.processes))
+    return [*_coverage_figures(judged), *_regret_figures(judged), *_world_figures(options.fleets, seed=1 + options.first)]
 
 
-def _judge_all(count: int, gpus: int, days: int, processes: int) -> Iterator[fleets.Judged]:
+def _judge_all(numbers: Sequence[int], gpus: int, days: int, processes: int) -> Iterator[fleets.Judged]:
+    count = len(numbers)
     # Fresh processes: DuckDB's and the linear algebra's threads do not survive a fork, and two fleets at a time need one thread each.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
-        results = pool.map(fleets.judge, range(count), [gpus] * count, [days] * count)
+        results = pool.map(fleets.judge, numbers, [gpus] * count, [days] * count)
         for done, judged in enumerate(results, 1):
             yield judged
             if done % 10 == 0 or done == count:
@@ -121,9 +126,9 @@ def _regret_figures(judged: list[fleets.Judged]) -> Iterator[Figure]:
         yield Figure(f"  best {pair} told", pairs[pair], "", note="workloads")
 
 
-def _world_figures(draws: int) -> Iterator[Figure]:
+def _world_figures(draws: int, *, seed: int) -> Iterator[Figure]:
     for name, world in _WORLDS.items():
-        for kind, share in cells.coverage(world, fleets=draws).items():
+        for kind, share in cells.coverage(world, fleets=draws, seed=seed).items():
             yield Figure(f"cells, {name}: {kind}", 100 * share, "%")
 
 

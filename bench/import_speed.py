@@ -87,6 +87,19 @@ def duckdb_alone(path: str) -> None:
     connection.execute(f"SELECT State, sum(CAST(ElapsedRaw AS BIGINT) * {gpus}) / 3600 FROM {file} GROUP BY 1").fetchall()
 
 
+def scan_for_advice(path: str) -> None:
+    """Scan the columns that advice needs and count what is in them: what reading for advice with DuckDB takes at the least."""
+    import duckdb
+
+    from perdure.history import fields
+
+    connection = duckdb.connect(config={"preserve_insertion_order": False, "memory_limit": "2GiB"})
+    columns = ", ".join(f"'{name}': 'VARCHAR'" for name in FIELDS)
+    counts = ", ".join(f'count("{name}")' for name in FIELDS if name.lower() in fields.USED and name not in ("AllocCPUS", "NodeList"))
+    file = f"read_csv('{path}', delim = '|', quote = '', escape = '', header = true, auto_detect = false, columns = {{{columns}}})"
+    connection.execute(f"SELECT {counts} FROM {file}").fetchall()
+
+
 def import_for_advice(path: str) -> None:
     """Read what advice needs, into memory."""
     from perdure.history import importer, table
@@ -128,8 +141,12 @@ def slurm2sql_import(path: str) -> None:
         slurm2sql([os.path.join(folder, "out.db"), "--csv-input", path + ".csv"])
 
 
-TASKS = (duckdb_alone, import_for_advice, import_to_parquet, import_and_advise, pandas_sum, slurm2sql_import)
-_ONLY = {"perdure": ("import_for_advice", "import_to_parquet", "import_and_advise"), "advise": ("import_and_advise",)}
+TASKS = (duckdb_alone, scan_for_advice, import_for_advice, import_to_parquet, import_and_advise, pandas_sum, slurm2sql_import)
+_ONLY = {
+    "scan": ("duckdb_alone", "scan_for_advice", "import_for_advice", "import_and_advise"),
+    "perdure": ("import_for_advice", "import_to_parquet", "import_and_advise"),
+    "advise": ("import_and_advise",),
+}
 
 
 def measure(path: Path, names: list[str], rounds: int) -> dict[str, tuple[float, float]]:
@@ -152,7 +169,9 @@ def report(arguments: Sequence[str] = ()) -> list[Figure]:
     parser = argparse.ArgumentParser(prog="import_speed")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", choices=tuple(_ONLY), help="our own tasks, or import + advise alone: 20 million rows fit no other")
+    parser.add_argument(
+        "--only", choices=tuple(_ONLY), help="beside DuckDB's scans, our own tasks, or import + advise alone: 20 million rows fit no other"
+    )
     options = parser.parse_args(arguments)
     names = list(_ONLY[options.only]) if options.only else [task.__name__ for task in TASKS]
     with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
@@ -177,6 +196,7 @@ def _figures(found: dict[str, tuple[float, float]], names: list[str], rows: int)
         return Figure(label, value, "x", text, met, note)
 
     figures = [
+        ratio("scan_for_advice", "scan of what advice needs / DuckDB alone", "duckdb_alone"),
         ratio("import_for_advice", "import for advice / DuckDB alone", "duckdb_alone"),
         ratio("import_to_parquet", "import to Parquet / DuckDB alone", "duckdb_alone"),
         ratio("import_and_advise", "import + advise / DuckDB alone", "duckdb_alone", most=True),

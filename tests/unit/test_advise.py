@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import perdure
 from perdure import errors
 from perdure.advisor import advise as advisor
+from perdure.advisor import analysis
 from perdure.decision.policy import Policy, parse_policy
 from perdure.history import table
 from perdure.model import advice
@@ -259,7 +260,7 @@ def test_a_file_and_a_table_give_the_same(tmp_path: Path) -> None:
 
 def test_a_document_can_be_written_and_read() -> None:
     answer = run(fleet(), what_if=True)
-    assert msgspec.json.decode(msgspec.json.encode(answer))["schema"] == advisor.SCHEMA
+    assert msgspec.json.decode(msgspec.json.encode(answer))["schema"] == analysis.SCHEMA
 
 
 # What cannot be used ---------------------------------------------------------------------------------------------

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from factories import fill, row
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure.history import chains, table
 
@@ -107,6 +110,27 @@ def test_quirk_49_segments_under_new_ids_are_one_chain() -> None:
 def test_a_failed_job_submitted_again_is_a_repetition() -> None:
     connection = build([row(0, 1, job_id="1", outcome="user_failure"), row(1.1, 2, job_id="2")])
     assert links_of(connection) == [("repeated", True, 0.8)]
+
+
+def test_a_job_that_still_runs_may_be_a_repetition() -> None:
+    running = row(1.1, 2, job_id="2", outcome="censored", state="RUNNING", end=None)
+    assert links_of(build([row(0, 1, job_id="1", outcome="user_failure"), running])) == [("repeated", True, 0.8)]
+
+
+_JOBS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3 * chains.LATE_S), st.integers(0, chains.LATE_S), st.booleans()), min_size=1)
+
+
+@given(_JOBS)
+def test_groups_are_looked_at_where_a_job_came_soon_after_the_end_of_an_undone_one(jobs: list[tuple[int, int, int, bool]]) -> None:
+    group, submit_s, elapsed_s, undone = (np.array(column) for column in zip(*jobs, strict=True))
+    end_s = submit_s + elapsed_s
+    expected = {
+        number
+        for number, end, its in zip(group.tolist(), end_s.tolist(), undone.tolist(), strict=True)
+        if its and ((group == number) & (submit_s >= end) & (submit_s <= end + chains.LATE_S)).any()
+    }
+    found = chains._groups_with_soon(group.astype(np.uint64) << np.uint64(40), submit_s, end_s, undone)
+    assert set(found.tolist()) == expected
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,17 @@ def test_a_file_read_at_once_gives_the_rows_of_its_attempts(tmp_path, tz, index)
     _both_ways(path, tz)
 
 
+@pytest.mark.parametrize("apart", [1, 10**12], ids=["dense", "sparse"])
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+def test_records_of_one_index_are_one_attempt(tmp_path, apart, twice):
+    path = tmp_path / "sacct.txt"
+    indices = [5, 5 + apart, 5 if twice else 5 + 2 * apart]
+    lines = [f"{index}|{number}|COMPLETED|2026-01-05T00:00:00|3600" for number, index in enumerate(indices, 1)]
+    path.write_text("\n".join(["DBIndex|JobIDRaw|State|Start|ElapsedRaw", *lines, ""]))
+    summary = importer.open_for_analysis(table.connect(threads=1), path)
+    assert (summary.attempts, summary.skipped) == ((2, {"duplicate": 1}) if twice else (3, {}))
+
+
 def test_a_fleet_read_at_once_gives_the_rows_and_the_advice_of_its_attempts(tmp_path):
     fleet = simulate.simulate(simulate.FleetSpec(gpus=128, days=10), 5)
     fleet.write(tmp_path)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from perdure.advisor.walk import Terms, Walk
 from perdure.history import chains
 from perdure.history.evidence import Workloads
-from perdure.history.workloads import OWN_ENDS
+from perdure.history.tallies import OWN_ENDS
 from perdure.model import advice
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _replay_part(
     order = np.argsort(stories["story"], kind="stable")
     at = np.minimum(np.searchsorted(stories["story"][order], troubles["story"]), max(len(order) - 1, 0))
     steps = _steps(order[at], troubles) if len(order) else []
-    own = np.isin(stories["ending"], [word.strip(" '") for word in OWN_ENDS.strip("()").split(",")])
+    own = np.isin(stories["ending"], OWN_ENDS)
     work = _needed(stories, figures, place, own, steps)
     limit: Floats = np.asarray(np.ma.filled(np.ma.asarray(stories["limit_s"], dtype=float), np.inf))
     limit = np.where(limit > 0, limit, np.inf)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perdure import errors
-from perdure.model.advice import JobQuestion
+from perdure.model.advice import JobQuestion, Mttf
 from perdure.stats import completion, deadline
 
 Floats = NDArray[np.float64]
@@ -74,9 +74,12 @@ class Figures:
         return completion.destroyed(self.terms)
 
 
-def compute(questions: Sequence[JobQuestion]) -> Figures:
-    """Return the figures of all questions. Raises `errors.QuantityError` for a quantity out of its range, naming it."""
-    terms, low, high, due, own = _gather(questions)
+def compute(questions: Sequence[JobQuestion], mttfs: Sequence[Mttf | None] | None = None) -> Figures:
+    """Return the figures of all questions; where one of `mttfs` is given, at that in place of the question's own.
+
+    Raises `errors.QuantityError` for a quantity out of its range, naming it.
+    """
+    terms, low, high, due, own = _gather(questions, mttfs or [None] * len(questions))
     retry = completion.retry(terms)
     chunks = completion.best_chunks(terms)
     resume = completion.resume(terms, chunks)
@@ -155,12 +158,12 @@ _POSITIVE = frozenset({"work", "mttf", "limit"})
 _MAY_BE_INFINITE = frozenset({"mttf", "mttf_interval", "limit"})
 
 
-def _gather(questions: Sequence[JobQuestion]) -> tuple[completion.Terms, Floats, Floats, Floats, Floats]:
+def _gather(questions: Sequence[JobQuestion], mttfs: Sequence[Mttf | None]) -> tuple[completion.Terms, Floats, Floats, Floats, Floats]:
     flat: list[float] = []  # not a tuple a row: a million small objects would keep the garbage collector busy
-    for question in questions:
-        costs, interval = question.costs, question.mttf_interval
+    for question, other in zip(questions, mttfs, strict=True):
+        costs = question.costs
         limit, within, own = question.limit_minutes, question.deadline_minutes, question.user_failure_share
-        mttf = question.mttf_minutes
+        mttf, interval = (question.mttf_minutes, question.mttf_interval) if other is None else (other.minutes, other.interval)
         flat += (
             question.work_minutes,
             mttf,

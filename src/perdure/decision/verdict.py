@@ -16,19 +16,21 @@ The margin is `INDIFFERENCE` of retry's expected completion.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perdure.decision import cautions, figures, inputs, reasons
-from perdure.model.advice import BreakEven, JobQuestion, PolicyOutcome, Verdict, VerdictKind
+from perdure.model.advice import BreakEven, JobQuestion, Mttf, PolicyOutcome, Verdict, VerdictKind
 
 OWN_FAILURE_SHARE = 0.5
 """From here on more is lost to the workload's own failures than is delivered or interrupted: its bug comes first."""
 
 INDIFFERENCE = 0.005
 """Half a percent of a run: repetitions of one job differ by more, so that nobody would see the gain."""
+
+_BLOCK = 8192
 
 _OPEN = frozenset({reasons.Case.STRADDLES, reasons.Case.SMALL_GAIN})
 """Cases that a measurement would settle."""
@@ -57,36 +59,46 @@ def decide_all(questions: Sequence[JobQuestion]) -> list[Verdict]:
 
     Raises `errors.QuantityError` for a quantity out of its range, naming it.
     """
-    if not questions:
-        return []
+    told = inputs.Teller()
+    return [verdict for block in _blocks(questions) for verdict in _decide(block, told)]
+
+
+def _decide(questions: Sequence[JobQuestion], told: inputs.Teller) -> Iterator[Verdict]:
     found = figures.compute(questions)
-    cases = _cases(found)
     rows = reasons.rows(found)
     warned = cautions.find(found, questions)
-    told = inputs.Teller()
-    verdicts = []
-    for index, (question, case, row) in enumerate(zip(questions, cases, rows, strict=True)):
-        verdicts.append(
-            Verdict(
-                _KINDS[case],
-                reasons.sentence(case, row),
-                _retry_outcome(row),
-                _resume_outcome(row),
-                _break_even(row),
-                told.four_inputs(row, question.size),
-                warned.get(index, ()),
-                reasons.settling(case, row, extrapolated=question.extrapolated) if case in _OPEN else None,
-            )
+    for index, (question, case, row) in enumerate(zip(questions, _cases(found), rows, strict=True)):
+        yield Verdict(
+            _KINDS[case],
+            reasons.sentence(case, row),
+            _retry_outcome(row),
+            _resume_outcome(row),
+            _break_even(row),
+            told.four_inputs(row, question.size),
+            warned.get(index, ()),
+            reasons.settling(case, row, extrapolated=question.extrapolated) if case in _OPEN else None,
         )
-    return verdicts
 
 
-def kinds(questions: Sequence[JobQuestion]) -> list[VerdictKind]:
+def _blocks(questions: Sequence[JobQuestion]) -> Iterator[Sequence[JobQuestion]]:
+    """Cut into pieces whose arrays stay within a processor's cache."""
+    for first in range(0, len(questions), _BLOCK):
+        yield questions[first : first + _BLOCK]
+
+
+def kinds(questions: Sequence[JobQuestion], mttfs: Sequence[Mttf] | None = None) -> list[VerdictKind]:
     """Return only which verdict each of many jobs gets: what `decide_all` says, without the cost of saying why.
+
+    With `mttfs`, one a question: which it would get if its mean time to failure were that.
 
     Raises `errors.QuantityError` for a quantity out of its range, naming it.
     """
-    return [_KINDS[case] for case in _cases(figures.compute(questions))] if questions else []
+    others = [None] * len(questions) if mttfs is None else mttfs
+    found: list[VerdictKind] = []
+    for first in range(0, len(questions), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        found += (_KINDS[case] for case in _cases(figures.compute(questions[block], others[block])))
+    return found
 
 
 def _cases(found: figures.Figures) -> list[reasons.Case]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from perdure.history import compact
 from perdure.model.attempt import INCLUSIVE, STRICT, Cause, Outcome
 from perdure.stats import size_bins
 from perdure.stats.rates import ExposureCells
@@ -65,7 +66,7 @@ def read_cells(connection: duckdb.DuckDBPyConnection) -> list[CauseCells]:
     """Return the cells of each cause, classification and unit that has any exposure, in that fixed order."""
     kinds = [(cause, classification) for cause in RATED for classification in CLASSIFICATIONS]
     found = _fetch(connection, kinds)
-    times = {kind: _event_times(connection, *kind) for kind in kinds}
+    ends = _event_ends(connection, kinds)
     result = []
     for unit in UNITS:
         member = found["is_gpu"] == (unit == "gpu")
@@ -74,8 +75,9 @@ def read_cells(connection: duckdb.DuckDBPyConnection) -> list[CauseCells]:
         for number, (cause, classification) in enumerate(kinds):
             exposed = member & found["preemptible"].astype(bool) if cause is Cause.PREEMPTION else member
             cells = _cells(found, exposed, number)
-            is_gpu, end_h = times[cause, classification]
-            result.append(CauseCells(cause, classification, unit, cells, end_h[is_gpu == (unit == "gpu")]))
+            codes = [compact.ENDING_CODES[ending] for ending in endings_of(cause, classification)]
+            struck = np.isin(ends["ending"], codes) & (ends["is_gpu"] == (unit == "gpu"))
+            result.append(CauseCells(cause, classification, unit, cells, ends["end_h"][struck]))
     return result
 
 
@@ -149,10 +151,9 @@ def _reached(day: str) -> str:
     return f"(least(greatest(({day}) * 86400 - from_s, 0), to_s - from_s) * elapsed_s // (to_s - from_s))"
 
 
-def _event_times(
-    connection: duckdb.DuckDBPyConnection, cause: Cause, classification: Classification
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    found = connection.execute(f"""
-        SELECT is_gpu, coalesce(end_s, {_FROM_S}) / 3600.0 AS end_h FROM ordered
-        WHERE ending IN {in_sql(endings_of(cause, classification))} AND milli_size > 0 AND {_EVENT} ORDER BY end_h, is_gpu""").fetchnumpy()
-    return np.asarray(found["is_gpu"], bool), np.asarray(found["end_h"], float)
+def _event_ends(connection: duckdb.DuckDBPyConnection, kinds: list[tuple[Cause, Classification]]) -> dict[str, NDArray[Any]]:
+    """Return what ended with an event of any of `kinds`, in the order of time: how, when, and with GPUs or without."""
+    endings = tuple(sorted({ending for kind in kinds for ending in endings_of(*kind)}))
+    return connection.execute(f"""
+        SELECT enum_code(ending) AS ending, is_gpu, (coalesce(end_s, {_FROM_S}) / 3600.0)::DOUBLE AS end_h FROM ordered
+        WHERE ending IN {in_sql(endings)} AND milli_size > 0 AND {_EVENT} ORDER BY end_h""").fetchnumpy()

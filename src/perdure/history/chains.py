@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from perdure.history import compact, runs
 
 if TYPE_CHECKING:
@@ -55,12 +58,12 @@ def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) 
 
 def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
     """Number the runs of each job. Most ids occur once: only the others pay for the sort."""
-    connection.execute("CREATE OR REPLACE TEMP TABLE repeated AS SELECT jkey FROM compact GROUP BY jkey HAVING count(*) > 1")
+    _find_repeated(connection)
     preempted = runs.preempted_classes(connection)
     several, single = runs.runs_sql("SEMI", preempted=preempted), runs.runs_sql("ANTI", preempted=preempted)
     order = "ORDER BY submit_s, start_s, end_s, elapsed_s, ending"
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE ordered AS
+        CREATE OR REPLACE TABLE ordered AS
         WITH several AS MATERIALIZED (SELECT * FROM ({several}))
         SELECT * EXCLUDE (generation), hash(jkey, generation) AS job,
                (row_number() OVER of_job)::INTEGER AS no,
@@ -82,9 +85,18 @@ def _order_runs(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("DROP TABLE raw_keys; DROP TABLE repeated")
 
 
+def _find_repeated(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make ``repeated``: the ids that occur more than once. Sorting whole numbers is faster than counting each in a hash table."""
+    keys = connection.execute("SELECT jkey FROM compact").fetchnumpy()["jkey"]
+    keys.sort()
+    connection.register("perdure_repeated", {"jkey": np.unique(keys[1:][keys[1:] == keys[:-1]])})
+    connection.execute("CREATE OR REPLACE TABLE repeated AS FROM perdure_repeated")
+    connection.unregister("perdure_repeated")
+
+
 def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
-        CREATE OR REPLACE TEMP TABLE long_jobs AS
+        CREATE OR REPLACE TABLE long_jobs AS
         SELECT job,
                coalesce(arg_min(wid, no) FILTER (elapsed_s > 0), min(wid)) AS wid,
                coalesce(arg_min(gkey, no) FILTER (elapsed_s > 0), min(gkey)) AS gkey, arg_min(fkey, no) AS fkey,
@@ -95,7 +107,7 @@ def _make_jobs(connection: duckdb.DuckDBPyConnection) -> None:
                arg_min(depends_on, no) AS depends_on, any_value(jkey) AS jkey
         FROM ordered WHERE NOT (no = 1 AND last) GROUP BY job""")
     connection.execute("""
-        CREATE OR REPLACE TEMP VIEW jobs AS
+        CREATE OR REPLACE VIEW jobs AS
         SELECT job, wid, gkey, fkey, submit_s, start_s, end_s, elapsed_s, name_hash, ending, near_limit, limit_s, depends_on, jkey
         FROM ordered WHERE no = 1 AND last
         UNION ALL FROM long_jobs""")
@@ -110,10 +122,10 @@ def _make_links(connection: duckdb.DuckDBPyConnection) -> None:
     followed as soon (a sweep that is fed one by one): the confidence is lessened by how often they are.
     """
     _find_soon(connection)
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE again AS {_timed_sql('gkey, name_hash', 'count(*) > 1')}")
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE further AS {_timed_sql('gkey', 'min(name_hash) <> max(name_hash)')}")
+    connection.execute(f"CREATE OR REPLACE TABLE again AS {_timed_sql('gkey, name_hash', 'count(*) > 1')}")
+    connection.execute(f"CREATE OR REPLACE TABLE further AS {_timed_sql('gkey', 'min(name_hash) <> max(name_hash)')}")
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE links AS
+        CREATE OR REPLACE TABLE links AS
         WITH {_NAMES}, {_NAMED}
         SELECT * FROM (
             SELECT job, predecessor, 'repeated' AS kind, true AS undone, gap_s, confidence
@@ -133,27 +145,51 @@ def _find_soon(connection: duckdb.DuckDBPyConnection) -> None:
     """Make ``soon``: the jobs of those groups in which anything came within `LATE_S` after a non-success. Only they pay for the sort."""
     (count,) = connection.execute("SELECT count(*) FROM jobs").fetchall()[0]
     parts = 1 + int(count) // PART_JOBS
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE soon AS {_soon_sql(parts, 0)}")
-    for part in range(1, parts):
-        connection.execute(f"INSERT INTO soon {_soon_sql(parts, part)}")
+    chosen = []
+    for part in range(parts):
+        found = connection.execute(f"""
+            SELECT gkey, submit_s, coalesce(end_s, submit_s) AS end_s, end_s IS NOT NULL AND {_UNDONE} AS undone
+            FROM jobs WHERE elapsed_s > 0 AND submit_s IS NOT NULL AND gkey % {parts} = {part}""").fetchnumpy()
+        chosen.append(_groups_with_soon(found["gkey"], found["submit_s"], found["end_s"], found["undone"]))
+    connection.register("perdure_groups", {"group_bits": np.concatenate(chosen)})
+    connection.execute(f"""
+        CREATE OR REPLACE TABLE soon AS
+        SELECT job, jkey, gkey, coalesce(name_hash, 0) AS name_hash, submit_s, end_s, elapsed_s, ending, {_UNDONE} AS undone
+        FROM jobs WHERE elapsed_s > 0 AND gkey >> {_TIME_BITS} IN (SELECT group_bits FROM perdure_groups)""")
+    connection.unregister("perdure_groups")
 
 
-def _soon_sql(parts: int, part: int) -> str:
-    # Days of an end and of a submission are compared first, the earliest and latest end of a day then, so that a day of thousands
-    # of jobs costs no more.
-    return f"""
-        WITH ran AS NOT MATERIALIZED (
-            SELECT job, jkey, gkey, coalesce(name_hash, 0) AS name_hash, submit_s, end_s, elapsed_s, ending,
-                   ending <> 'success' OR near_limit AS undone
-            FROM jobs WHERE elapsed_s > 0 AND gkey % {parts} = {part}),
-        ended AS (
-            SELECT gkey, end_s // {LATE_S} AS day, min(end_s) AS first_s, max(end_s) AS last_s FROM ran WHERE undone GROUP BY ALL),
-        spans AS (
-            SELECT gkey, day, first_s AS from_s, (day + 1) * {LATE_S} AS to_s FROM ended
-            UNION ALL SELECT gkey, day + 1, (day + 1) * {LATE_S}, last_s + {LATE_S} FROM ended)
-        FROM ran WHERE gkey IN (
-            SELECT ran.gkey FROM ran JOIN spans ON spans.gkey = ran.gkey AND spans.day = ran.submit_s // {LATE_S}
-            WHERE submit_s BETWEEN from_s AND to_s)"""
+_UNDONE = "(ending <> 'success' OR near_limit)"
+
+_TIME_BITS = 40
+"""Of a number that holds a group and an instant in seconds; the rest is the upper part of the group's hash. Two groups may share it:
+then both are looked at."""
+
+
+def _groups_with_soon(
+    group: NDArray[np.uint64], submit_s: NDArray[np.int64], end_s: NDArray[np.int64], undone: NDArray[np.bool_]
+) -> NDArray[np.uint64]:
+    """Return the upper bits of the groups in which any job was submitted within `LATE_S` after the end of an `undone` one.
+
+    One entry a job; of those that have not ended, which are not undone, any `end_s` will do.
+    """
+    if not undone.any():
+        return np.empty(0, np.uint64)
+    bits, late = np.uint64(_TIME_BITS), np.uint64(LATE_S)
+    # What is farther off than 35,000 years is no record's time.
+    first = min(int(submit_s.min()), int(end_s.min()))
+    last = (1 << _TIME_BITS) - 1
+
+    def at(instant: NDArray[np.int64], member: slice | NDArray[np.bool_]) -> NDArray[np.uint64]:
+        keys = (group[member] >> bits << bits) | np.minimum(instant[member] - first, last).astype(np.uint64)
+        keys.sort()
+        return keys
+
+    ends, submissions = at(end_s, undone), at(submit_s, slice(None))
+    before = np.searchsorted(ends, submissions, side="right") - 1
+    latest = ends[np.maximum(before, 0)]
+    followed = (before >= 0) & (latest >> bits == submissions >> bits) & (submissions - latest <= late)
+    return np.unique(submissions[followed] >> bits)
 
 
 def _timed_sql(group: str, having: str) -> str:
@@ -221,7 +257,7 @@ def _make_threads(connection: duckdb.DuckDBPyConnection) -> None:
 def _follow_links(connection: duckdb.DuckDBPyConnection) -> None:
     """Number the jobs of each thread from its first. No job has two predecessors or successors, so that no walk can go round."""
     connection.execute("""
-        CREATE OR REPLACE TEMP TABLE threads AS
+        CREATE OR REPLACE TABLE threads AS
         WITH RECURSIVE walk(job, thread, seq) AS (
             SELECT DISTINCT predecessor, predecessor, 0 FROM links WHERE predecessor NOT IN (SELECT job FROM links)
             UNION ALL

@@ -26,6 +26,8 @@ VIEW = "compact"
 
 ENDING_TYPE = "ENUM(" + ", ".join(f"'{outcome.value}'" for outcome in sorted(Outcome)) + ")"
 """SQL type of outcomes and endings: a byte each, compared as numbers. In the order of the alphabet, so that they sort like text."""
+ENDING_CODES: Mapping[str, int] = types.MappingProxyType({outcome.value: code for code, outcome in enumerate(sorted(Outcome))})
+"""What `enum_code` makes of them: text that leaves the database is an object a row, a number is a byte."""
 
 JKEY = "hash(coalesce(cluster, ''), coalesce(raw_id, job_id, concat(source, ':', line)))"
 """SQL for the key of an attempt's id."""
@@ -80,7 +82,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("milli_gpus", "BIGINT", "milli_gpus"),
     Column("outcome", ENDING_TYPE, f"coalesce(try_cast(outcome AS {ENDING_TYPE}), 'other'::{ENDING_TYPE})"),
     Column("boot", "BOOLEAN", "state = 'BOOT_FAIL'", ("state",)),
-    Column("signalled", "BOOLEAN", "contains(submit_line, '--signal')", ("submit_line",)),
+    # Every option begins with two dashes: the word is rarer, and looked for first.
+    Column(
+        "signalled",
+        "BOOLEAN",
+        "CASE WHEN contains(submit_line, 'signal') THEN contains(submit_line, '--signal') WHEN submit_line IS NOT NULL THEN false END",
+        ("submit_line",),
+    ),
     Column("depends_on", "VARCHAR", "depends_on", ("depends_on",)),
     Column("het_job", "BIGINT", "het_job", ("het_job",)),
     Column("het_offset", "INTEGER", "het_offset", ("het_offset",)),

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def drop_duplicates(connection: duckdb.DuckDBPyConnection) -> int:
     """Keep the most final record of each attempt, as `checks.drop_duplicates` does. Returns how many were dropped."""
-    one, total, known, indices, others = _row(
+    one, total, known, first, last, unknown, others = _row(
         connection,
         "SELECT min(cluster) IS NOT DISTINCT FROM max(cluster) AND count(cluster) IN (0, count(*)), count(*), count(db_index),"
-        f" count(DISTINCT db_index), count(DISTINCT same) FROM {compact.VIEW}",
+        f" min(db_index), max(db_index), count(same), count(DISTINCT same) FROM {compact.VIEW}",
     )
-    if (indices + others == total) if one or known == 0 else not _repeats(connection):
+    if not _repeats(connection) if known and not one else others == unknown and _are_distinct(connection, known, first, last):
         return 0
     final = "(has_end AND outcome <> 'censored') DESC, CASE WHEN has_end THEN end_s END DESC NULLS LAST, elapsed_s DESC NULLS LAST"
     stored = ", ".join(f'"{name}"' for name in table.stored_columns(connection, compact.ROWS))
@@ -31,6 +31,20 @@ def drop_duplicates(connection: duckdb.DuckDBPyConnection) -> int:
     connection.execute(f"DROP VIEW {compact.VIEW}; DROP TABLE {compact.ROWS}; ALTER TABLE perdure_kept RENAME TO {compact.ROWS}")
     compact.publish(connection)
     return total - _row(connection, f"SELECT count(*) FROM {compact.ROWS}")[0]
+
+
+def _are_distinct(connection: duckdb.DuckDBPyConnection, known: int, first: int, last: int) -> bool:
+    """Tell whether the `known` database indices, `first` to `last`, are all different."""
+    if not known:
+        return True
+    # They are given out one after the other: a bit for each is a fraction of a hash table.
+    dense = last - first < min(max(_BITS_PER_INDEX * known, _FEW_BITS), _MOST_BITS)
+    distinct = f"bit_count(bitstring_agg(db_index, {first}::BIGINT, {last}::BIGINT))" if dense else "count(DISTINCT db_index)"
+    return _row(connection, f"SELECT {distinct} FROM {compact.VIEW}")[0] == known
+
+
+_BITS_PER_INDEX, _FEW_BITS, _MOST_BITS = 16, 1 << 20, 10**9
+"""Indices this much apart are compared bit by bit; the last is the limit of DuckDB."""
 
 
 def _repeats(connection: duckdb.DuckDBPyConnection) -> bool:

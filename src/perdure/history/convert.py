@@ -271,9 +271,10 @@ def _dependencies() -> str:
     """Job ids that ``--dependency`` or ``-d`` names; the delay in ``after:123+10`` is no id."""
     option = "regexp_extract(submit_line, '(?:--dependency[= ]|(?:^| )-d ?)((?:after|single|expand)[^ ]*)', 1)"
     ids = f"regexp_extract_all({option}, '[:,?]([0-9]+(?:_[0-9]+)?)', 1)"
+    # One in another: both sides of an AND would be looked for in every line.
     return (
-        "CASE WHEN contains(submit_line, 'after') AND (contains(submit_line, '--dependency') OR contains(submit_line, '-d'))"
-        f" THEN nullif(array_to_string({ids}, ','), '') END"
+        "CASE WHEN contains(submit_line, 'after') THEN"
+        f" CASE WHEN contains(submit_line, '-d') THEN nullif(array_to_string({ids}, ','), '') END END"
     )
 
 

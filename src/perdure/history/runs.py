@@ -84,7 +84,7 @@ def build(connection: duckdb.DuckDBPyConnection, *, cluster: str | None = None) 
         compact.take(connection, where="" if named is None else f"WHERE {named}")
     elif named is not None:
         connection.execute(f"DELETE FROM {compact.ROWS} WHERE ({named}) IS NOT true")
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE source_facts AS {_SOURCE_FACTS}")
+    connection.execute(f"CREATE OR REPLACE TABLE source_facts AS {_SOURCE_FACTS}")
     _merge_heterogeneous(connection)
     _number_workloads(connection)
 
@@ -128,7 +128,7 @@ def _merge_heterogeneous(connection: duckdb.DuckDBPyConnection) -> None:
         f'{_MERGED.get(name, f"""arg_min("{name}", het_offset)""").replace("{preempted}", preempted)} AS "{name}"' for name in columns
     )
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE merged AS
+        CREATE OR REPLACE TABLE merged AS
         SELECT *, {compact.kind_key("kin", '"partition"', "milli_gpus", "nodes")} AS rk FROM (
             SELECT {merged} FROM (
                 SELECT *, row_number() OVER (PARTITION BY jkey ORDER BY submit_s, start_s, end_s) AS ordinal
@@ -145,7 +145,7 @@ def _merge_heterogeneous(connection: duckdb.DuckDBPyConnection) -> None:
 def _number_workloads(connection: duckdb.DuckDBPyConnection) -> None:
     """Give each workload a number, in the order of its key, and let `raw_keys` lead from a row's hash to it."""
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE raw_keys AS
+        CREATE OR REPLACE TABLE raw_keys AS
         SELECT rk, coalesce(cluster, '') AS cluster, coalesce("user", '') AS "user", coalesce(account, '') AS account,
                coalesce(partition, '') AS partition, {names.normalise_sql("name")} AS name, milli_gpus > 0 AS is_gpu,
                CASE WHEN milli_gpus > 0 THEN milli_gpus ELSE nodes * 1000 END AS milli_size
@@ -154,13 +154,13 @@ def _number_workloads(connection: duckdb.DuckDBPyConnection) -> None:
                      any_value(milli_gpus) AS milli_gpus, any_value(nodes) AS nodes
               FROM compact GROUP BY rk)""")
     connection.execute("""
-        CREATE OR REPLACE TEMP TABLE workloads AS
+        CREATE OR REPLACE TABLE workloads AS
         SELECT (row_number() OVER (ORDER BY cluster, "user", account, name, is_gpu, milli_size) - 1)::INTEGER AS wid, *
         FROM (SELECT cluster, "user", account, name, is_gpu, milli_size,
                      CASE WHEN min(partition) = max(partition) THEN min(partition) ELSE '' END AS partition
               FROM raw_keys GROUP BY ALL)""")
     connection.execute("""
-        CREATE OR REPLACE TEMP TABLE raw_keys AS
+        CREATE OR REPLACE TABLE raw_keys AS
         SELECT rk, wid FROM raw_keys JOIN workloads USING (cluster, "user", account, name, is_gpu, milli_size)""")
 
 

@@ -56,13 +56,25 @@ def connect(*, memory_limit: str = "2GiB", threads: int | None = None) -> duckdb
         raise errors.SettingError(f"memory-limit or threads: {error}", hint="write it like 2GiB and 2") from error
     # Also when it is never closed, at the latest when the process ends.
     weakref.finalize(connection, shutil.rmtree, spill, ignore_errors=True)
+    _settle(connection)
+    return connection
+
+
+def beside(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Return a second connection to the same tables, for another thread."""
+    cursor = connection.cursor()
+    _settle(cursor)
+    return cursor
+
+
+def _settle(connection: duckdb.DuckDBPyConnection) -> None:
+    """Set what belongs to a connection rather than to the database."""
     connection.execute("SET TimeZone = 'UTC'")
     # A relation that takes two seconds would print its progress to standard output.
     connection.execute("SET enable_progress_bar = false")
     if connection.execute("SELECT 1 FROM duckdb_optimizers() WHERE name = 'type_pushdown'").fetchone():
         # It turns a try_cast over a CSV column into a cast by the CSV reader, which refuses rows instead of giving NULL.
         connection.execute("SET disabled_optimizers = 'type_pushdown'")
-    return connection
 
 
 @contextlib.contextmanager
@@ -117,12 +129,12 @@ class Query(msgspec.Struct, frozen=True):
 
 def begin(connection: duckdb.DuckDBPyConnection) -> None:
     """Forget what was read before."""
-    for kind, name in (("VIEW", "attempts"), ("TABLE", "attempts"), ("TABLE", ROWS)):
-        found = connection.execute(
-            "SELECT 1 FROM information_schema.tables WHERE table_name = ? AND (table_type = 'VIEW') = ?", [name, kind == "VIEW"]
-        ).fetchone()
-        if found:
-            connection.execute(f"DROP {kind} {name}")
+    found = connection.execute(
+        "SELECT 'VIEW', view_name FROM duckdb_views() WHERE view_name = 'attempts'"
+        f" UNION ALL SELECT 'TABLE', table_name FROM duckdb_tables() WHERE table_name IN ('attempts', '{ROWS}')"
+    ).fetchall()
+    for kind, name in found:
+        connection.execute(f"DROP {kind} {name}")
 
 
 def append(connection: duckdb.DuckDBPyConnection, query: Query) -> int:

@@ -12,30 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.history import cells, chains, destroyed
+from perdure.history import cells, chains, medians, tallies
 from perdure.history.evidence import SOURCES, Workloads
 from perdure.history.runs import LIMIT_TOLERANCE
 
 if TYPE_CHECKING:
     import duckdb
 
-OWN_ENDS = "('user_failure', 'user_cancel', 'deadline')"
-"""Endings by the job's own logic or its owner's wish: such a run is not a part of the work that was done later."""
 SHORTER = 0.7
 """A run after an interruption that took less than this part of the usual time did not begin at the beginning."""
 ENOUGH_SIBLINGS = 3
 ENOUGH_RESTARTS = 5
 """Restarts of a workload's own from which its wait is read; below, those of all workloads stand in."""
-
-_ENDINGS: tuple[str, ...] = (
-    "infrastructure",
-    "suspected_infrastructure",
-    "preempted",
-    "requeued",
-    "operator_cancel",
-    "walltime",
-    "user_failure",
-)
 
 
 def build(connection: duckdb.DuckDBPyConnection, *, classification: cells.Classification = "strict") -> Workloads:
@@ -45,37 +33,23 @@ def build(connection: duckdb.DuckDBPyConnection, *, classification: cells.Classi
     `lost_by_cause` and `interruptions`; nothing else depends on it.
     """
     _make_stories(connection)
-    found = connection.execute(f"""
-        SELECT w.*, r.* EXCLUDE (wid), e.* EXCLUDE (wid), s.* EXCLUDE (wid), coalesce(l.resubmissions, 0) AS resubmissions,
-               coalesce(a.restarts, 0) AS restarts, a.restart_s,
-               m.* EXCLUDE (wid), coalesce(t.short, 0) AS short, coalesce(t.lost_s, 0) AS lost_s,
-               coalesce(t.interrupted_s, 0) AS interrupted_s, j.jobs
-        FROM workloads w JOIN ({_RUNS_BY_WORKLOAD}) r USING (wid) JOIN ({_STORIES_BY_WORKLOAD}) s USING (wid)
-        JOIN ({_troubles_sql()}) e USING (wid) LEFT JOIN ({_RESTARTS_BY_WORKLOAD}) a USING (wid)
-        JOIN (SELECT wid, count(*) AS jobs FROM jobs GROUP BY wid) j USING (wid)
-        LEFT JOIN (SELECT wid, count(*) AS resubmissions FROM links JOIN jobs USING (job) WHERE undone GROUP BY wid) l USING (wid)
-        LEFT JOIN ({_SUMS_BY_WORKLOAD}) m USING (wid) LEFT JOIN ({_SHORTENED}) t USING (wid)
-        WHERE w.milli_size > 0 AND r.attempts > 0
-        ORDER BY wid""").fetchnumpy()
-    columns = {name: _plain(column) for name, column in found.items()}
+    every = connection.execute("FROM workloads ORDER BY wid").fetchnumpy()
+    count = len(every["wid"])
+    every |= tallies.count(connection, count) | _restarts(connection, count)
+    every |= _shortened(connection, every) | {"resubmissions": _resubmissions(connection, count)}
+    ever_ran = (every["milli_size"] > 0) & (every["attempts"] > 0) & (every["stories"] > 0) & (every["jobs"] > 0)
+    columns = {name: column[ever_ran] for name, column in every.items()}
     resumes = _resumes(columns)
     work_s, source = _work(columns, resumes)
     return Workloads(columns, classification, work_s, source, resumes, _measure_durable(columns))
 
 
-def _plain(column: NDArray[Any]) -> NDArray[Any]:
-    """Turn a masked column (one with NULLs) into floats with NaN."""
-    if isinstance(column, np.ma.MaskedArray):
-        return np.asarray(np.ma.filled(column.astype(float), np.nan))
-    return column
-
-
 def _make_stories(connection: duckdb.DuckDBPyConnection) -> None:
-    own = f"CASE WHEN ending IN {OWN_ENDS} THEN 0 ELSE elapsed_s END"
+    own = f"CASE WHEN ending IN {cells.in_sql(tallies.OWN_ENDS)} THEN 0 ELSE elapsed_s END"
     # A segment that was withdrawn before it started, as nothing was left to do, is not how the work ended.
     withdrawn = "(ordered.ending = 'never_started' AND ordered.end_s IS NOT NULL)"
     connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE long_stories AS
+        CREATE OR REPLACE TABLE long_stories AS
         SELECT story, coalesce(min(job_wid) FILTER (elapsed_s > 0), min(job_wid)) AS wid,
                count(*) FILTER (elapsed_s > 0)::INTEGER AS started, arg_min(ending, back) AS ending, arg_min(elapsed_s, back) AS last_s,
                sum({own})::BIGINT AS work_s, sum(elapsed_s)::BIGINT AS run_s,
@@ -85,87 +59,57 @@ def _make_stories(connection: duckdb.DuckDBPyConnection) -> None:
                    back > 1 AND near_limit AND (outcome = 'requeued' OR kind IN ('dependency', 'advanced')))::INTEGER AS continued,
                max(limit_s) AS limit_s
         FROM (
-            SELECT ordered.*, CASE WHEN last THEN links.kind END AS kind, jobs.wid AS job_wid, coalesce(thread, ordered.job) AS story,
+            SELECT ordered.*, CASE WHEN last THEN links.kind END AS kind, coalesce(long_jobs.wid, ordered.wid) AS job_wid,
+                   coalesce(thread, ordered.job) AS story,
                    row_number() OVER (
                        PARTITION BY coalesce(thread, ordered.job) ORDER BY {withdrawn}, coalesce(seq, 0) DESC, no DESC) AS back
-            FROM ordered LEFT JOIN threads ON threads.job = ordered.job JOIN jobs ON jobs.job = ordered.job
+            FROM ordered LEFT JOIN threads ON threads.job = ordered.job LEFT JOIN long_jobs ON long_jobs.job = ordered.job
             LEFT JOIN links ON links.predecessor = ordered.job
             WHERE NOT (no = 1 AND last) OR thread IS NOT NULL)
         GROUP BY story""")
     connection.execute(f"""
-        CREATE OR REPLACE TEMP VIEW stories AS
+        CREATE OR REPLACE VIEW stories AS
         SELECT job AS story, wid, (elapsed_s > 0)::INTEGER AS started, ending, elapsed_s AS last_s, {own} AS work_s,
                elapsed_s AS run_s, 0 AS interrupted, 0 AS segments, 0 AS continued, limit_s
         FROM ordered ANTI JOIN threads USING (job) WHERE no = 1 AND last
         UNION ALL FROM long_stories""")
 
 
-_WAITED = "greatest(start_s - greatest(coalesce(eligible_s, submit_s), coalesce(prev_end_s, 0)), 0)"
-
-_RUNS_BY_WORKLOAD = f"""
-    SELECT wid, count(*) FILTER (elapsed_s > 0) AS attempts, sum(cost_ms)::DOUBLE AS cost_ms,
-           coalesce(sum(cost_ms) FILTER (ending = 'success'), 0)::DOUBLE AS delivered_ms,
-           max(elapsed_s)::DOUBLE AS longest_s, max(limit_s) AS limit_s, bool_or(signalled) AS signalled,
-           avg(preemptible::INTEGER) >= 0.5 AS preemptible,
-           median({_WAITED}) FILTER (elapsed_s > 0 AND coalesce(eligible_s, submit_s) IS NOT NULL) AS queue_s
-    FROM ordered GROUP BY wid"""
-
-
-def _troubles_sql() -> str:
-    """Return the SQL of what the runs that did not end well add up to, by workload; most runs have no part in it."""
-    sums = {}
-    for ending in _ENDINGS:
-        sums[f"n_{ending}"] = f"count(*) FILTER (ending = '{ending}' AND (elapsed_s > 0 OR ending = 'infrastructure'))"
-        sums[f"ms_{ending}"] = f"coalesce(sum(cost_ms) FILTER (ending = '{ending}'), 0)::DOUBLE"
-    sums |= destroyed.columns()
-    return f"""
-        SELECT wid, {", ".join(f"coalesce({name}, 0) AS {name}" for name in sums)}
-        FROM workloads LEFT JOIN (
-            SELECT wid, {", ".join(f"{sql} AS {name}" for name, sql in sums.items())}
-            FROM (SELECT ordered.*, NOT last OR links.job IS NOT NULL AS continued
-                  FROM ordered LEFT JOIN links ON links.predecessor = ordered.job
-                  WHERE ending IN {cells.in_sql(_ENDINGS)})
-            GROUP BY wid) USING (wid)"""
-
-
 _RESTART = f"prev_ending IN {chains.STOCHASTIC} AND start_s >= prev_end_s AND elapsed_s > 0"
 
-_RESTARTS_BY_WORKLOAD = f"""
-    SELECT wid, count(*) AS restarts, median(start_s - prev_end_s) AS restart_s FROM ordered WHERE {_RESTART} GROUP BY wid"""
 
-_STORIES_BY_WORKLOAD = f"""
-    SELECT wid,
-           count(*) FILTER (ending NOT IN {OWN_ENDS} AND started > 0) AS wanted,
-           count(*) FILTER (ending = 'success' AND started = 1) AS singles,
-           (median(last_s) FILTER (ending = 'success' AND started = 1))::DOUBLE AS single_s,
-           (median(last_s) FILTER (ending = 'success' AND segments = 0))::DOUBLE AS final_s,
-           count(*) FILTER (ending = 'success') AS successes,
-           count(*) FILTER (ending = 'success' AND segments > 0) AS limit_chains,
-           count(*) FILTER (ending = 'walltime' AND continued = 0) AS cut_off,
-           (sum(segments) - sum(continued))::BIGINT AS repeated, sum(continued)::BIGINT AS continued,
-           count(*) FILTER (ending = 'success' AND interrupted > 0 AND segments = 0) AS interrupted_successes,
-           sum(segments)::BIGINT AS segments
-    FROM stories GROUP BY wid"""
+def _restarts(connection: duckdb.DuckDBPyConnection, count: int) -> dict[str, NDArray[Any]]:
+    """Return the number of restarts after an interruption and their median wait in seconds, by workload."""
+    found = connection.execute(f"SELECT wid, start_s - prev_end_s AS waited_s FROM ordered WHERE {_RESTART}").fetchnumpy()
+    return {
+        "restarts": np.bincount(found["wid"], minlength=count),
+        "restart_s": medians.by_group(found["wid"], found["waited_s"], count),
+    }
 
-# Of stories of several runs only; `total_s` matters where no other ended well.
-_SUMS_BY_WORKLOAD = """
-    SELECT wid, (median(work_s) FILTER (ending = 'success'))::DOUBLE AS total_s,
-           (median(work_s) FILTER (ending = 'success' AND segments > 0))::DOUBLE AS limit_chain_s,
-           (median(work_s) FILTER (ending <> 'success' AND continued > 0))::DOUBLE AS open_chain_s
-    FROM long_stories GROUP BY wid"""
 
-# Stories that were interrupted and then ended well in far less time than their untroubled siblings: the work before the
-# interruption was not lost. What was: the time beyond the siblings' own.
-_SHORTENED = f"""
-    SELECT wid, count(*) FILTER (last_s < {SHORTER} * usual_s) AS short,
-           sum(greatest(work_s - usual_s, 0))::DOUBLE AS lost_s, sum(work_s - last_s)::DOUBLE AS interrupted_s
-    FROM long_stories JOIN (
-        SELECT wid, median(last_s) AS usual_s FROM stories SEMI JOIN (
-            SELECT wid FROM long_stories WHERE ending = 'success' AND interrupted > 0 AND segments = 0) USING (wid)
-        WHERE ending = 'success' AND started = 1
-        GROUP BY wid HAVING count(*) >= {ENOUGH_SIBLINGS}) USING (wid)
-    WHERE ending = 'success' AND interrupted > 0 AND segments = 0
-    GROUP BY wid"""
+def _resubmissions(connection: duckdb.DuckDBPyConnection, count: int) -> NDArray[np.int64]:
+    found = connection.execute("SELECT wid FROM links JOIN jobs USING (job) WHERE undone").fetchnumpy()
+    return np.bincount(found["wid"], minlength=count)
+
+
+def _shortened(connection: duckdb.DuckDBPyConnection, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return what stories show that were interrupted and then ended well in far less time than their untroubled siblings.
+
+    The work before the interruption was not lost. What was: the time beyond the siblings' own.
+    """
+    found = connection.execute(
+        "SELECT wid, last_s, work_s FROM long_stories WHERE ending = 'success' AND interrupted > 0 AND segments = 0"
+    ).fetchnumpy()
+    usual = columns["single_s"][found["wid"]]
+    judged = columns["singles"][found["wid"]] >= ENOUGH_SIBLINGS
+    wid, usual = found["wid"][judged], usual[judged]
+    last, work = (found[name][judged].astype(float) for name in ("last_s", "work_s"))
+
+    def total(weights: NDArray[Any]) -> NDArray[np.float64]:
+        return np.bincount(wid, weights, minlength=len(columns["wid"])).astype(np.float64)
+
+    short = total(last < SHORTER * usual).astype(np.int64)
+    return {"short": short, "lost_s": total(np.maximum(work - usual, 0.0)), "interrupted_s": total(work - last)}
 
 
 def _resumes(columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
