@@ -1,4 +1,7 @@
-"""Nodes that do not take part: a job that opted in and lands there runs as if Perdure did not exist, and says so where the shim is."""
+"""Nodes that do not take part: a job that opted in and lands there runs as if Perdure did not exist, and says so where the shim is.
+
+In the end checkpoints go with the one node that took part.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from cluster import installed, slurm, work
+from cluster.machine import wait_until
 from cluster.slurm import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
+ALICE = 2001
 LONG_S = 400
 _JOB = """\
 echo "ran ${PERDURE_WORKLOAD-alone}"
@@ -28,6 +33,17 @@ def _run(cluster: Cluster, name: str, node: str, *options: str, **env: str) -> t
     return work.written(cluster, "alice", name), work.written(cluster, "alice", name, "err")
 
 
+def _save_one(cluster: Cluster) -> None:
+    """Run a job where Perdure is, of which there are checkpoints afterwards."""
+    job = cluster.submit(
+        "alice", work.count(20, 0.1, name="kept", waits=True), "-w", "n1", *work.files("kept"), env={"PERDURE": "every=2s"}
+    )
+    wait_until(lambda: work.checkpoints(cluster, ALICE, job), "no checkpoint", timeout_s=LONG_S)
+    (cluster.home / "alice/kept.go").write_text("")
+    cluster.wait_state(job, "COMPLETED", timeout_s=LONG_S)
+    assert work.checkpoints(cluster, ALICE, job)
+
+
 def _places(cluster: Cluster, node: str) -> str:
     """Return all files of a node that an installation could touch, with their content's digest."""
     script = "find /etc /opt /usr/local /var/lib/perdure /var/cache /run/perdure -type f -print0 2>/dev/null | sort -z | xargs -0 sha256sum"
@@ -38,7 +54,8 @@ def test_a_job_that_lands_elsewhere_runs_as_ever_and_says_so_once(tmp_path):
     folder = tmp_path / "cluster"
     folder.mkdir()
     with slurm.running(folder) as cluster:
-        before = {node: _places(cluster, node) for node in ("n2", "n3")}
+        work.lay(cluster)
+        before = {node: _places(cluster, node) for node in ("n1", "n2", "n3")}
         installed.install(cluster, "n1")
         command = ("slurm", "install", "--node-list", "n2", "--shim-only")
         planned = json.loads(installed.admin(cluster, *command, "--dry-run", "--json").stdout)["nodes"][0]["outcome"]
@@ -63,5 +80,9 @@ def test_a_job_that_lands_elsewhere_runs_as_ever_and_says_so_once(tmp_path):
         assert whole.returncode != 0
         assert "take it out first" in whole.stderr
         installed.uninstall(cluster, "n2")
+        _save_one(cluster)
+        gone = installed.admin(cluster, "slurm", "uninstall", "--node-list", "n1", "--purge-checkpoints", "--json")
+        assert json.loads(gone.stdout)["nodes"][0]["outcome"]["state"] == "removed"
+        assert not (cluster.shared / "perdure/users").exists()
         assert {node: _places(cluster, node) for node in before} == before
         assert not Path(f"/proc/{cluster.nodes['n2'].pid}/root/opt/perdure").exists()

@@ -227,7 +227,8 @@ def test_a_step_that_opted_in_by_itself_says_why_it_is_not_saved(jobs):
 
 
 def test_a_step_of_two_tasks_runs_as_ever_and_says_why_once(jobs):
-    assert (jobs.out("tasks"), jobs.states["tasks"]) == (f"ran in {jobs.workload('tasks')}\n" * 2, "COMPLETED")
+    said = jobs.out("tasks", "err")
+    assert (jobs.out("tasks"), jobs.states["tasks"]) == (f"ran in {jobs.workload('tasks')}\n" * 2, "COMPLETED"), said
     assert jobs.out("tasks", "err").count("steps of more than one task cannot be saved; this one runs unmanaged") == 1
 
 

@@ -67,6 +67,7 @@ class Decision(ctypes.Structure):
         ("by_itself", ctypes.c_bool),
         ("options", ctypes.c_char * WORDS),
         ("refusal", ctypes.c_char * NAME),
+        ("is_unknown", ctypes.c_bool),
     )
 
 
@@ -232,7 +233,9 @@ def test_only_the_first_task_of_a_step_speaks(nobody):
 
 def test_a_controller_that_is_away_leaves_jobs_alone(shim, tmp_path):
     site = site_with(shim, tmp_path, opt_in=Names(users=("alice",)))
-    assert (site.decide(answers=False).verdict, site.decide(answers=False).refusal) == (0, b"")
+    silent = site.decide(answers=False)
+    assert (silent.verdict, silent.refusal, silent.is_unknown) == (0, b"", True)
+    assert not site.decide(answers=False, wish=b"1").is_unknown
     guarded = site_with(shim, tmp_path, never=Names(partitions=("debug",)))
     decision = guarded.decide(answers=False, wish=b"1")
     assert (decision.verdict, b"does not say" in decision.refusal) == (0, True)

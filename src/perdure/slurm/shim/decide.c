@@ -89,6 +89,7 @@ void decide(const struct task *task, const struct policy *policy, bool (*load)(u
 	decision->by_itself = wish == SAYS_YES;
 	if (wish == SAYS_NOTHING || policy->forbids_by_record) {
 		has_record = load(task->job, &record);
+		decision->is_unknown = !has_record && wish == SAYS_NOTHING;
 		if (!has_record && wish == SAYS_YES)
 			refuse(decision, "Slurm's controller does not say what this job is; it runs unmanaged");
 		if (!has_record)

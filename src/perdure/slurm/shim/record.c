@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LONGEST_MS 5000
+#define LONGEST_MS 20000 /* a controller of many jobs may be busy for some seconds; one that is away refuses sooner */
 
 static void copy(char *into, size_t room, const char *from)
 {

@@ -69,6 +69,7 @@ struct decision {
 	bool by_itself; /* the job asked for it, rather than the admin */
 	char options[MOST_WORDS]; /* the job's own, as it wrote them */
 	char refusal[MOST_NAME]; /* why it cannot be; said once, and the task runs as ever */
+	bool is_unknown; /* the controller did not tell whether the job asked for it */
 };
 
 /* policy.c */

@@ -118,6 +118,9 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 	if (policy.is_there)
 		name_user(&task);
 	decide(&task, &policy, record_load, &decision);
+	/* Most jobs ask for nothing: this is not for their output. */
+	if (decision.is_unknown)
+		slurm_error("perdure: Slurm's controller does not say what job %lu asks for; it runs unmanaged", (unsigned long)task.job);
 	now.by_itself = decision.by_itself;
 	snprintf(now.refusal, sizeof now.refusal, "%s", decision.refusal);
 	if (decision.verdict == MEANT && has_program(&decision) && !seat_start(&task, &policy, &decision, &now.seat))
