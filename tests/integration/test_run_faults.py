@@ -81,6 +81,7 @@ def test_the_supervisor_killed_at_random_instants(site):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # each instant takes three seconds where nothing else runs
 def test_the_supervisor_killed_at_200_random_instants(site):
     _kill_rounds(site, rounds=200, seed=1)
 
@@ -125,6 +126,7 @@ def test_the_supervisor_killed_at_random_instants_of_a_restore(site):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_supervisor_killed_at_200_random_instants_of_a_restore(site):
     _kill_restores(site, rounds=200, seed=8)
 

@@ -1,7 +1,6 @@
 """A checkpoint's files from front to back: the same bytes as extracted, wherever they lie, and nothing damaged among them."""
 
 import random
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from supervised import wait_for
 
 from perdure import errors
 from perdure.model.checkpoint import BLOCK_BYTES, CheckpointId, Manifest, Part
-from perdure.store import streaming
 from perdure.store.backends.memory import MemoryBackend
 from perdure.store.repository import Repository
 
@@ -35,12 +33,7 @@ def save(repository: Repository, folder: Path, contents: list[dict[str, bytes]])
 
 def stream(repository: Repository, checkpoint: CheckpointId, name: str) -> bytes:
     with repository.stream(checkpoint) as files:
-        return whole(files.read(name))
-
-
-def whole(read: Iterator[list[memoryview]]) -> bytes:
-    """Put together what is read, whose memory is used again from part to part."""
-    return b"".join(b"".join(parts) for parts in read)
+        return b"".join(part for parts in files.read(name) for part in parts)
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["open", "encrypted"])
@@ -126,8 +119,8 @@ def test_parts_are_bounded(tmp_path):
     with repository.stream(saved.id) as files:
         sizes = [sum(map(len, parts)) for parts in files.read("pages")]
     assert sum(sizes) == 30_000_000
-    assert max(sizes) <= 4 * 1024 * 1024
-    assert all(one >= 4 * 1024 * 1024 for one, _ in pairwise(sizes))
+    assert max(sizes) <= 8 * 1024 * 1024
+    assert all(one >= 8 * 1024 * 1024 for one, _ in pairwise(sizes))
 
 
 class Counting(MemoryBackend):
@@ -144,20 +137,19 @@ class Counting(MemoryBackend):
         return content
 
 
-def test_so_much_is_read_before_anybody_asks_and_then_handed_out(tmp_path, monkeypatch):
+def test_so_much_is_read_before_anybody_asks_and_then_handed_out(tmp_path):
     rng = random.Random(4)
-    content = {f"pages-{number}": rng.randbytes(size) for number, size in enumerate((20_000_000, 9_000_000, 16_000_000))}
+    content = {f"pages-{number}": rng.randbytes(size) for number, size in enumerate((9_000_000, 20_000_000, 16_000_000))}
     backend = Counting()
     repository = new_repository(tmp_path / "cache", key=None, backend=backend)
     saved = save(repository, tmp_path, [content])
-    monkeypatch.setattr(streaming, "_MOST_WINDOWS", 6)
     with repository.stream(saved.id) as files:
         files.begin(content)
-        # Five windows of the first, the last one shorter, and one of the second.
-        wait_for(lambda: backend.read_bytes > 24_000_000)
-        assert backend.read_bytes < 25_000_000
+        # Two windows of the first, the last one shorter, and one of the second.
+        wait_for(lambda: backend.read_bytes > 17_000_000)
+        assert backend.read_bytes < 18_000_000
         for name in reversed(content):
-            assert whole(files.read(name)) == content[name]
+            assert b"".join(part for parts in files.read(name) for part in parts) == content[name]
     with repository.stream(saved.id) as files, pytest.raises(errors.WorkloadMissing, match="no file 'other'"):
         files.begin(["other"])
 
