@@ -84,6 +84,7 @@ def test_files_are_compared_byte_for_byte(tmp_path):
         (b'{"type":"event"}\n{"error":{"code":"checkpoint-refused","message":"no"}}\n', "checkpoint-refused", "no"),
         (b"Traceback\nValueError: x\n", "", "ValueError: x"),
         (b'{"error": 3}', "", '{"error": 3}'),
+        (b'{"error":{"code":"c","message":"m","findings":[3]}}', "", '{"error":{"code":"c","message":"m","findings":[3]}}'),
         (b"", "", ""),
     ],
 )

@@ -27,6 +27,7 @@ def refusal(said: bytes) -> Refusal:
     last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
     with contextlib.suppress(msgspec.DecodeError, KeyError, TypeError):
         found = msgspec.json.decode(last)["error"]
+        code, message = str(found["code"]), str(found["message"])
         problems = [str(one["code"]) for one in found.get("findings", ()) if one["severity"] == "problem"]
-        return Refusal(str(found["code"]), str(found["message"]), tuple(dict.fromkeys(problems)))
+        return Refusal(code, message, tuple(dict.fromkeys(problems)))
     return Refusal("", last)
