@@ -12,6 +12,7 @@ from children import exit_status, in_child, wait_for
 
 from perdure import errors
 from perdure.effects import Ledger, Message, State
+from perdure.supervisor import gate
 
 pytestmark = pytest.mark.postgres
 
@@ -61,6 +62,24 @@ def test_row_and_result_are_committed_together(ledger, connection):
     assert money(connection) == 10
     assert ledger.metrics() == {"ran": 2, "replayed": 3}
     assert ledger.look("pay")[0].settled_by == "step"
+
+
+def test_no_checkpoint_falls_into_the_step_and_none_waits_for_it_afterwards(ledger, connection, tmp_path, monkeypatch):
+    epoch_file = tmp_path / "epoch"
+    epoch_file.write_text("1\na\n")
+    monkeypatch.setenv("PERDURE_EPOCH_FILE", str(epoch_file))
+    monkeypatch.setattr(gate, "_LONGEST_S", 0.1)
+    gate.make(epoch_file)
+
+    def may_freeze() -> bool:
+        with gate.shut(epoch_file) as is_shut:
+            return is_shut
+
+    assert ledger.once("a", may_freeze, connection=connection) is False
+    assert may_freeze()
+    with pytest.raises(ZeroDivisionError):
+        ledger.once("b", lambda: 1 / 0, connection=connection)
+    assert may_freeze()
 
 
 def test_a_roll_back_takes_both_away(ledger, connection):

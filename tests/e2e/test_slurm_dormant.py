@@ -14,7 +14,8 @@ pytestmark = pytest.mark.cluster
 _LOOK = r"""
 rm -rf look; mkdir look; cd look
 echo '== environment'; env -0 | sort -z | tr '\0' '\n'
-echo '== processes'; ps -e -o uid,args --no-headers -H | grep -v -e 'perdure agent$' -e 'perdure[.]agent[.]leftovers$' -e sshd
+# Nor where processes are: what comes behind the bar is the shell itself until it has become another program.
+echo '== processes'; ps -e -o uid,args --no-headers -H >seen; grep -v -e 'perdure agent$' -e 'perdure[.]agent[.]leftovers$' -e sshd seen
 # No pipelines where descriptors are looked at: the shell's own ends of them come and go.
 echo '== tree'; pid=$$; while [ $pid -gt 1 ]; do ps -o args= -p $pid; pid=$(ps -o ppid= -p $pid | tr -d ' '); done
 echo '== descriptors'; ls -l /proc/$$/fd >seen; sed 's/.* \([0-9]* -> \)/\1/' seen

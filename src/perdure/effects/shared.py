@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from perdure import errors
-from perdure.effects import postgres
+from perdure.effects import gate, postgres
 from perdure.effects.beats import Held
 from perdure.effects.effect import Effect, inside, refuse_nested
 from perdure.effects.flow import refuse_awaitable
@@ -38,8 +39,10 @@ def once(steps: Steps, connection: Any, key: str, fn: Callable[[], Any], how: Ho
     steps.backend.prepare()
     # All rules are those of any other step, on the caller's connection and without signs of life.
     here = dataclasses.replace(steps, backend=postgres.Borrowed(steps.backend, connection), patience_s=0.0)
-    with postgres.shared(connection, how.wait_s):
-        decision = here.arrive(key, secrets.token_hex(16), how, Watch(), is_polling=False)
+    nonce = secrets.token_hex(16)
+    # Within from its claim, see `Steps.arrive`, until the transaction, or the savepoint, has ended.
+    with _within_until_its_end(nonce), postgres.shared(connection, how.wait_s):
+        decision = here.arrive(key, nonce, how, Watch(), is_polling=False)
         match decision:
             case Take(claim):
                 return _do(here, Held(claim), fn, how)
@@ -51,6 +54,14 @@ def once(steps: Steps, connection: Any, key: str, fn: Callable[[], Any], how: Ho
                 raise in_doubt(row)
         steps.counts["busy"] += 1
         raise errors.EffectBusy(f"{key} is being done outside a transaction", hint="roll back and try again", key=key)
+
+
+@contextlib.contextmanager
+def _within_until_its_end(nonce: str) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        gate.leave(nonce)
 
 
 def _do(here: Steps, held: Held, fn: Callable[[], Any], how: How) -> Any:
