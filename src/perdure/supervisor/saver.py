@@ -40,7 +40,7 @@ LEAVES = (REQUEST, _LOG_ASIDE, _STREAMS_ASIDE)
 """What a run of the saver needs in the staging folder, and must not find there."""
 
 _NICENESS = 10
-"""A tenth of a busy processor's time. With 19, a seventieth, checkpoints of a workload that leaves no processor idle were never done."""
+"""A tenth of a busy processor's time. At 19, a seventieth, a checkpoint of a workload that leaves no processor idle would take for ever."""
 _COLLECTED_EVERY = 10
 """In a store in the network, listing everything costs time and money: packs that nobody needs are deleted after this many checkpoints."""
 _HELPER_S = 10.0
