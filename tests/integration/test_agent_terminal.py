@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 
 import pytest
 from agents import ALICE, Node, needs_root, running
@@ -97,4 +98,18 @@ def test_a_terminal_comes_back_after_a_checkpoint(node, screen):
     screen.type(b"hello\r")
     screen.expect(b"got hello")
     screen.type(b"\x04")
+    screen.expect(b"READY> ")
+
+
+def test_a_terminal_that_nobody_reads_holds_the_workload_back_and_no_checkpoint(node, screen):
+    flood = "for number in range(60_000): print(f'line {number:07d}', flush=True)\nprint('all of it')"
+    screen.perdure("run", "--name", "flood", "-q", "--every", "never", "--", "python3", "-c", flood)
+    screen.expect(b"line 0000005\r\n")
+    # Until everything in between is full, and the workload stands still.
+    time.sleep(2)
+    done = node.run(ALICE, "checkpoint", "flood")
+    assert done.returncode == 0, done.stderr
+    shown = screen.expect(b"line 0059999\r\n")
+    assert [int(line[5:]) for line in shown.split(b"\r\n") if line] == list(range(6, 59_999))
+    screen.expect(b"all of it\r\n")
     screen.expect(b"READY> ")

@@ -119,6 +119,24 @@ def test_the_terminal_is_given_back_when_the_supervisor_is_asked_to_go(site, scr
     screen.expect(b"status 75")
 
 
+def test_a_terminal_that_nobody_reads_holds_the_workload_back_and_no_checkpoint(site, screen):
+    (site.work / "flood.py").write_text("for number in range(60_000): print(f'line {number:07d}', flush=True)\nprint('all of it')\n")
+    screen.type(perdure("run", "--name", "a", "--every", "never", "--", "python3", "flood.py"))
+    screen.expect(b"line 0000005\r\n")
+    # A connection that hangs: the window reads no more. Once everything in between is full, the workload stands still.
+    stood = 0
+    while stood != len(site.log("a")):
+        stood = len(site.log("a"))
+        time.sleep(0.5)
+    done = site.run("checkpoint", "a")
+    assert done.returncode == 0, done.stderr
+    shown = screen.expect(b"line 0059999\r\n")
+    numbers = [int(line[5:]) for line in shown.split(b"\r\n") if line.startswith(b"line 0")]
+    assert numbers == list(range(6, 59_999))
+    screen.expect(b"all of it")
+    screen.expect(b"READY> ")
+
+
 def test_a_workload_comes_back_to_another_terminal_after_a_kill(site, screen):
     (site.work / "talk.py").write_text(
         "import sys, os\nprint('up', os.isatty(1), flush=True)\n"

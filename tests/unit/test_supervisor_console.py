@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -14,7 +16,9 @@ from perdure.base.proc import process
 from perdure.supervisor import log
 from perdure.supervisor.console import Console
 from perdure.supervisor.log import Log
+from perdure.supervisor.outward import Outward
 from perdure.supervisor.reactor import READ, Reactor, now_s
+from perdure.supervisor.voice import Voice
 from perdure.supervisor.wiring import Plan
 
 
@@ -233,3 +237,92 @@ def test_a_terminal_of_ours_that_hangs_up_is_waited_for_no_more(bench):
         b.reactor.turn()
         turns += 1
     assert turns <= 2
+
+
+@pytest.fixture
+def unread():
+    """The two sides of a terminal that nobody reads yet."""
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def read_all(descriptor: int, wanted: int) -> bytes:
+    content = b""
+    end_s = now_s() + 20
+    while len(content) < wanted:
+        assert now_s() < end_s, f"{len(content)} bytes came"
+        with contextlib.suppress(BlockingIOError):
+            content += os.read(descriptor, 1 << 16)
+    return content
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("kind", ["terminal", "pipe", "socket"])
+def test_what_has_no_room_is_never_waited_for(kind, is_refused, unread, monkeypatch):
+    if is_refused:
+        # What the kernel says of a terminal or a pipe of another user's.
+        opened = os.open
+        monkeypatch.setattr(os, "open", lambda path, *rest, **more: refuse() if "/fd/" in str(path) else opened(path, *rest, **more))
+    if kind == "terminal":
+        reads, writes = unread
+    elif kind == "pipe":
+        reads, writes = os.pipe()
+        os.set_blocking(reads, False)
+    else:
+        first, second = socket.socketpair()
+        first.setblocking(False)
+        reads, writes = first.detach(), second.detach()
+    with contextlib.closing(Outward(writes)) as outward:
+        content = bytes(range(65, 91)) * 40_000
+        sent = 0
+        with pytest.raises(BlockingIOError):
+            while True:
+                sent += outward.write(content[sent : sent + 5000])
+        assert sent > 4000
+        assert os.get_blocking(writes)  # others share its flags
+        assert read_all(reads, sent) == content[:sent]
+        # The kernel moves a terminal's content on a moment later.
+        outward.wait_for_room()
+        assert outward.write(b"more") == 4
+        assert read_all(reads, 4) == b"more"
+
+
+def refuse():
+    raise PermissionError(13, "Permission denied")
+
+
+def test_a_terminal_that_is_stopped_keeps_nothing_else_waiting(bench, unread):
+    ours, theirs = unread
+    termios.tcflow(theirs, termios.TCOOFF)
+    b = bench(one_output=True)
+    os.dup2(theirs, 1)
+    b.start(sys.executable, "-c", "import os\nfor i in range(100): os.write(1, b'%07d' % i * 1024)")
+    b.turn_until(lambda: b.console._outlets[0].pending)
+    assert b.console.drain() >= 7 * 1024
+    termios.tcflow(theirs, termios.TCOON)
+    shown = bytearray()
+
+    def take():
+        with contextlib.suppress(BlockingIOError):
+            shown.extend(os.read(ours, 1 << 16))
+        b.reactor.after(0.001, take)
+
+    take()
+    b.turn_until(lambda: len(shown) == 100 * 7 * 1024)
+    assert bytes(shown) == b"".join(b"%07d" % i * 1024 for i in range(100))
+
+
+def test_a_voice_that_nobody_hears_keeps_nothing_waiting(bench):
+    b = bench()
+    os.set_blocking(b.stderr, True)
+    voice = Voice(quiet=False, as_json=False)
+    for number in range(5000):
+        voice.say(f"{number:050d}")
+    with open(b.stderr, "rb", closefd=False) as heard:
+        for number in range(5000):
+            assert heard.readline() == b"perdure: %050d\n" % number
+    voice.say("and on")
+    assert os.read(b.stderr, 100) == b"perdure: and on\n"

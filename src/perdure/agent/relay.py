@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 
+from perdure.supervisor.outward import Outward
 from perdure.supervisor.reactor import READ, WRITE, Reactor, Timer
 from perdure.supervisor.terminal import Terminal
 
@@ -28,6 +29,8 @@ class Relay:
         self._master, self.theirs = os.openpty()
         os.set_blocking(self._master, False)
         self._typed = bytearray()
+        self._shown = Outward(1)
+        self._pending = bytearray()
         self._timer: Timer | None = None
         self._is_open = True
         self.is_raw = False
@@ -63,15 +66,21 @@ class Relay:
         poll = select.poll()
         poll.register(self._master, select.POLLIN)
         # The seat has written everything by now, and lets go of its side as it ends.
+        self._show_all()
         while self._is_open and poll.poll(_LAST_MS):
             self._read_written()
+            self._show_all()
+        self._reactor.forget(self._shown.fileno())
+        self._shown.close()
         os.close(self._master)
 
     def _arm(self) -> None:
         reading = self._terminal.is_ours() and len(self._typed) < _MOST_PENDING_BYTES
         self._reactor.watch(0, READ if reading else 0, self._read_typed)
         if self._is_open:
-            self._reactor.watch(self._master, READ | (WRITE if self._typed else 0), self._written)
+            wanted = READ if len(self._pending) < _MOST_PENDING_BYTES else 0
+            self._reactor.watch(self._master, wanted | (WRITE if self._typed else 0), self._written)
+        self._reactor.watch(self._shown.fileno(), WRITE if self._pending else 0, self._room)
 
     def _read_typed(self) -> None:
         if not self._terminal.is_ours():
@@ -81,8 +90,13 @@ class Relay:
             self._typed += os.read(0, _CHUNK_BYTES)
         self._arm()
 
+    def _room(self) -> None:
+        self._show()
+        self._arm()
+
     def _written(self) -> None:
-        self._read_written()
+        if len(self._pending) < _MOST_PENDING_BYTES:
+            self._read_written()
         try:
             while self._typed:
                 del self._typed[: os.write(self._master, self._typed)]
@@ -106,10 +120,19 @@ class Relay:
         if not content:
             self._is_open = False
             return
-        _write_all(1, content)
+        self._pending += content
+        self._show()
 
+    def _show_all(self) -> None:
+        while self._pending:
+            self._shown.wait_for_room()
+            self._show()
 
-def _write_all(descriptor: int, content: bytes) -> None:
-    with contextlib.suppress(OSError):
-        while content:
-            content = content[os.write(descriptor, content) :]
+    def _show(self) -> None:
+        try:
+            while self._pending:
+                del self._pending[: self._shown.write(self._pending)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._pending.clear()

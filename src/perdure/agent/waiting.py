@@ -46,8 +46,10 @@ def run(path: str, request: Request, *, say: Callable[[str], None], on_event: Ca
             waiting.wait(relay)
         finally:
             if relay is not None:
-                relay.leave()
-                relay.finish()
+                try:
+                    relay.finish()
+                finally:
+                    relay.leave()
     ended = waiting.ended
     if ended is None:
         raise errors.AgentUnavailable(

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from perdure.supervisor.log import Log
+from perdure.supervisor.outward import Outward
 from perdure.supervisor.pump import MOST_PENDING_BYTES, Inlet, Outlet
 from perdure.supervisor.reactor import READ, WRITE, Reactor
 from perdure.supervisor.wiring import Plan, is_open
@@ -46,7 +47,7 @@ class Console:
             self.master, theirs = os.openpty()
             os.set_blocking(self.master, False)
             self._theirs = [theirs]
-            target = 1 if self.plan.passed_on and is_open(1) else None
+            target = self._target(1)
             self._outlets = [Outlet(1, self.master, target, self.log, self._say)]
             self._inlet = Inlet(0, self.master, terminal=True)
             return theirs, theirs, theirs
@@ -72,9 +73,11 @@ class Console:
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)
         self._theirs.append(theirs)
-        target = stream if self.plan.passed_on and is_open(stream) else None
-        self._outlets.append(Outlet(stream, ours, target, self.log, self._say))
+        self._outlets.append(Outlet(stream, ours, self._target(stream), self.log, self._say))
         return theirs
+
+    def _target(self, stream: int) -> Outward | None:
+        return Outward(stream) if self.plan.passed_on and is_open(stream) else None
 
     def release(self) -> None:
         """Close the workload's ends: it has them. From then on the end of a stream is seen."""
@@ -120,9 +123,8 @@ class Console:
             for outlet in self._outlets:
                 while outlet.open and outlet.take():
                     pass
-                while outlet.pending and outlet.target is not None:
-                    if outlet.pollable:
-                        select.select([], [outlet.target], [])
+                while outlet.pending and outlet.target is not None and outlet.is_passed_on:
+                    outlet.target.wait_for_room()
                     outlet.give()
 
     def close(self) -> None:
@@ -161,7 +163,8 @@ class Console:
 
     def _arm_target(self, outlet: Outlet) -> None:
         """Wait for room where there is something to be passed on, and only then."""
-        wanted = outlet.target if outlet.pollable and outlet.pending else None
+        target = outlet.target
+        wanted = target.fileno() if target is not None and target.is_pollable and outlet.is_passed_on and outlet.pending else None
         if wanted == outlet.waits_for:
             return
         if outlet.waits_for is not None:
@@ -198,7 +201,7 @@ class Console:
         self._reactor.forget(outlet.source)
         if outlet.waits_for is not None:
             self._reactor.forget(outlet.waits_for)
-        os.close(outlet.source)
+        outlet.close()
 
 
 def _is_ready(descriptor: int) -> bool:

@@ -91,7 +91,8 @@ class Keeper:
                 self._arm()
                 while self._departure.outcome is None:
                     self._reactor.turn()
-            self._console.finish()
+                # What was written last needs the terminal as it was when it was written.
+                self._console.finish()
             self._wind_up()
         finally:
             self._reactor.forget(pidfd)

@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import errno
 import os
-import select
-import stat
 from collections.abc import Callable
 
 from perdure.supervisor.log import Log
+from perdure.supervisor.outward import Outward
 
 MOST_PENDING_BYTES = 1 << 18
 """With so much not yet passed on, a stream is not read."""
 
 _CHUNK_BYTES = 1 << 16
-_SMALL_WRITE_BYTES = 4096
-"""A pipe or terminal that is ready takes this much without blocking; its flags are shared with others, so that they are left alone."""
 
 
 class Outlet:
     """One stream out of the workload: from `source`, into the log, and on to `target` (None: nowhere else)."""
 
-    def __init__(self, stream: int, source: int, target: int | None, log: Log, say: Callable[[str], None]) -> None:
+    def __init__(self, stream: int, source: int, target: Outward | None, log: Log, say: Callable[[str], None]) -> None:
         self.stream = stream
         self.source = source
         self.target = target
         self.log = log
+        self.is_passed_on = target is not None
+        """Cleared when the target can take nothing any more."""
         self.pending = bytearray()
         self.open = True
-        self.pollable = target is not None and not stat.S_ISREG(os.fstat(target).st_mode)
         self.watched = 0
         """What of `source` the reactor waits for: a line is passed on with fewer system calls when that need not be told again."""
         self.waits_for: int | None = None
@@ -56,23 +54,17 @@ class Outlet:
         if lost and not self._said:
             self._said = True
             self._say(f"the console's log cannot take what the workload writes: {lost}")
-        if self.target is not None:
+        if self.is_passed_on:
             self.pending += content
         return True
 
     def give(self) -> None:
         """Pass on what is pending, as far as it goes without waiting. A reader that is gone closes the outlet."""
-        if self.target is None:
+        if self.target is None or not self.is_passed_on:
             return
-        poll = select.poll()
-        poll.register(self.target, select.POLLOUT)
         try:
             while self.pending:
-                if self.pollable and not poll.poll(0):
-                    return
-                size = _SMALL_WRITE_BYTES if self.pollable else len(self.pending)
-                written = os.write(self.target, self.pending[:size])
-                del self.pending[:written]
+                del self.pending[: self.target.write(self.pending)]
         except BlockingIOError:
             return
         except OSError as error:
@@ -81,9 +73,15 @@ class Outlet:
                 self.open = False
                 return
             # A terminal that hung up, a full disk: the log still has it all.
-            self.target = None
+            self.is_passed_on = False
             if error.errno != errno.EIO:
                 self._say(f"cannot pass on what the workload writes: {error.strerror}; the log has it")
+
+    def close(self) -> None:
+        """Let go of both sides. Neither may be waited for any more."""
+        os.close(self.source)
+        if self.target is not None:
+            self.target.close()
 
 
 class Inlet:
