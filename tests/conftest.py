@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import s3server
+import supervised
 from cluster import rootfs, shape
 from postgres import Server
 
@@ -163,3 +164,11 @@ def object_store() -> Iterator[s3server.S3Server]:
         yield running
     finally:
         running.remove()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[supervised.Site]:
+    """One machine's worth of state, for real workloads under the real command line."""
+    made = supervised.Site(tmp_path)
+    yield made
+    made.close()

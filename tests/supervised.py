@@ -6,12 +6,16 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from perdure import errors
+from perdure.supervisor import state
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -132,6 +136,16 @@ class Site:
             with contextlib.suppress(OSError):
                 if os.readlink(entry / "cwd") == str(self.work) and int(entry.name) != os.getpid():
                     os.kill(int(entry.name), signal.SIGKILL)
+        self._remove_staged()
+
+    def _remove_staged(self) -> None:
+        """Remove the images, mostly in memory, that nothing will repair any more."""
+        if (self.state / "state.db").exists():
+            with contextlib.suppress(errors.PerdureError), state.opened(self.state / "state.db") as database:
+                for workload in database.workloads():
+                    for operation in database.unfinished(workload.name):
+                        if operation.staging is not None:
+                            shutil.rmtree(operation.staging, ignore_errors=True)
 
 
 def descendants(pid: int) -> list[int]:

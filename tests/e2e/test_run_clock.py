@@ -45,13 +45,6 @@ class Clock:
         waiting.rename(self._path)
 
 
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
-
-
 def newest(site: Site) -> int:
     """Sequence of the newest checkpoint of the newest life."""
     names = site.manifests("a")

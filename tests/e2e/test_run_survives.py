@@ -8,18 +8,11 @@ import signal
 import subprocess
 
 import pytest
-from supervised import Site, descendants, lines, wait_for
+from supervised import descendants, lines, wait_for
 
 from perdure.supervisor import place
 
 pytestmark = pytest.mark.criu
-
-
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 MANY = 4000

@@ -36,11 +36,9 @@ def world(tmp_path, libraries):
 
 
 @pytest.fixture
-def site(tmp_path, world):
-    made = Site(tmp_path)
-    made.environment |= world.environment
-    yield made
-    made.close()
+def site(world, site):
+    site.environment |= world.environment
+    return site
 
 
 def counted(site: Site, name: str = "a") -> int:

@@ -38,11 +38,9 @@ def new(driver: Standin, *besides: str) -> None:
 
 
 @pytest.fixture
-def site(tmp_path: Path, driver: Standin) -> Iterator[Site]:
-    made = Site(tmp_path)
-    made.environment |= driver.environment
-    yield made
-    made.close()
+def site(driver: Standin, site: Site) -> Site:
+    site.environment |= driver.environment
+    return site
 
 
 @pytest.fixture

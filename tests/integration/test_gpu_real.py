@@ -31,11 +31,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.criu]
 
 
 @pytest.fixture
-def site(tmp_path: Path):
-    made = Site(tmp_path)
-    made.environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
-    yield made
-    made.close()
+def site(site: Site) -> Site:
+    site.environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
+    return site
 
 
 def test_a_canary_comes_back_on_each_gpu():

@@ -35,11 +35,9 @@ def driver(tmp_path: Path, libraries: Path) -> Standin:
 
 
 @pytest.fixture
-def site(tmp_path: Path, driver: Standin):
-    made = Site(tmp_path)
-    made.environment |= driver.environment
-    yield made
-    made.close()
+def site(driver: Standin, site: Site) -> Site:
+    site.environment |= driver.environment
+    return site
 
 
 def start(site: Site, name: str, *arguments: object) -> subprocess.Popen[bytes]:

@@ -8,16 +8,9 @@ import signal
 import subprocess
 
 import pytest
-from supervised import Site, lines, wait_for
+from supervised import lines, wait_for
 
 pytestmark = pytest.mark.criu
-
-
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -19,13 +19,6 @@ from perdure.supervisor import control, messages
 pytestmark = pytest.mark.criu
 
 
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
-
-
 def count(number: int, pause_s: float = 0.05, status: int = 0) -> list[str]:
     return ["--", "python3", "count.py", str(number), str(pause_s), str(status)]
 

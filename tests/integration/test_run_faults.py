@@ -35,14 +35,12 @@ for number in range(int(sys.argv[1])):
 
 
 @pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    (made.work / "state.py").write_text(STATE)
+def site(tmp_path, site):
+    (site.work / "state.py").write_text(STATE)
     # Others may use the usual places at the same time.
-    made.environment["PERDURE_STAGING"] = str(tmp_path / "staging")
+    site.environment["PERDURE_STAGING"] = str(tmp_path / "staging")
     (tmp_path / "staging").mkdir()
-    yield made
-    made.close()
+    return site
 
 
 @pytest.fixture

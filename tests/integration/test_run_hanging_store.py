@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from supervised import Site, lines, wait_for
+from supervised import lines, wait_for
 
 pytestmark = [pytest.mark.criu, pytest.mark.skipif(not shutil.which("bindfs") or not Path("/dev/fuse").exists(), reason="no bindfs here")]
 
@@ -49,11 +49,9 @@ class Share:
 
 
 @pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    (made.work / "large.py").write_text(LARGE)
-    yield made
-    made.close()
+def site(site):
+    (site.work / "large.py").write_text(LARGE)
+    return site
 
 
 @pytest.fixture

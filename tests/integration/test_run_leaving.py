@@ -14,13 +14,6 @@ from supervised import Site, lines, wait_for
 pytestmark = pytest.mark.criu
 
 
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
-
-
 class Silent:
     """A server on loopback that takes connections, and never says a word."""
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from supervised import Site, wait_for
+from supervised import wait_for
 
 from perdure.base.proc import process
 
@@ -61,10 +61,8 @@ def group():
 
 
 @pytest.fixture
-def site(tmp_path, group):
-    made = Site(tmp_path)
-    yield made
-    made.close()
+def site(group, site):
+    return site
 
 
 def test_a_checkpoint_without_room_is_refused_with_its_reason_and_the_workload_runs_on(site, group):

@@ -5,16 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
-from supervised import Site, lines, wait_for
+from supervised import lines, wait_for
 
 pytestmark = pytest.mark.criu
-
-
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 WRITE = """

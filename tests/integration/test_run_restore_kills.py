@@ -49,12 +49,10 @@ RUN = ("run", "--name", "a", "--every", "never", "--events", "events", "--", "py
 
 
 @pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    made.environment["PERDURE_STAGING"] = str(tmp_path / "staging")
+def site(tmp_path, site):
+    site.environment["PERDURE_STAGING"] = str(tmp_path / "staging")
     (tmp_path / "staging").mkdir()
-    yield made
-    made.close()
+    return site
 
 
 def noted(site: Site) -> list[bytes]:

@@ -10,16 +10,9 @@ import time
 
 import pytest
 from screens import Screen
-from supervised import Site, wait_for
+from supervised import wait_for
 
 pytestmark = pytest.mark.criu
-
-
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -7,20 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from supervised import Site, descendants, wait_for
+from supervised import descendants, wait_for
 
 from perdure.store import locks
 from perdure.store.owners import Linux
 from perdure.supervisor import place
 
 pytestmark = pytest.mark.criu
-
-
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 def priorities(root: int) -> list[tuple[int, int]]:

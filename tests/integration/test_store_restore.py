@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from supervised import Site, lines, wait_for
+from supervised import lines, wait_for
 
 pytestmark = pytest.mark.criu
 
@@ -28,13 +28,6 @@ while True:
     number += 1
     time.sleep(0.02)
 """
-
-
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 def test_it_is_restored_seen_to_live_and_leaves_nothing(site, tmp_path):

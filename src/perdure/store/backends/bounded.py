@@ -16,7 +16,8 @@ import msgspec
 from perdure import errors
 from perdure.base import units
 from perdure.store import layout
-from perdure.store.backends.contract import Backend, ObjectInfo
+from perdure.store.backends.contract import Backend
+from perdure.store.backends.wrapping import WrappingBackend
 
 RECOUNT_BYTES = 1 << 30
 
@@ -50,12 +51,15 @@ def _free_bytes(folder: str) -> int | None:
     return there.f_bavail * there.f_frsize
 
 
-class BoundedBackend:
-    """A `contract.Backend` in front of `inner` that refuses packs beyond `allowance` with `errors.StoreFull`."""
+class BoundedBackend(WrappingBackend):
+    """A `contract.Backend` in front of `inner` that refuses packs beyond `allowance` with `errors.StoreFull`.
+
+    What a removal frees is counted at the next recount, or before a pack is refused.
+    """
 
     def __init__(self, inner: Backend, allowance: Allowance) -> None:
         """Nothing is counted before the first pack."""
-        self.inner = inner
+        super().__init__(inner)
         self._allowance = allowance
         url = inner.url.removeprefix("file://")
         self._folder = url if url.startswith("/") else None
@@ -71,24 +75,6 @@ class BoundedBackend:
             self._count()
             self._require(1)
 
-    @property
-    def url(self) -> str:
-        """The place."""
-        return self.inner.url
-
-    @property
-    def parallel(self) -> int:
-        """As what is bounded."""
-        return self.inner.parallel
-
-    def create(self) -> None:
-        """Make the place ready."""
-        self.inner.create()
-
-    def exists(self) -> bool:
-        """Tell whether the place is there."""
-        return self.inner.exists()
-
     def put(self, key: str, content: bytes | bytearray | memoryview) -> None:
         """Write the object."""
         with self._counted(key, memoryview(content).nbytes):
@@ -98,26 +84,6 @@ class BoundedBackend:
         """Write the object unless one of that name exists."""
         with self._counted(key, memoryview(content).nbytes):
             self.inner.put_if_absent(key, content)
-
-    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        """Read a range of the object."""
-        return self.inner.get(key, start=start, length=length)
-
-    def size(self, key: str) -> int:
-        """Return the object's size."""
-        return self.inner.size(key)
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects below `prefix`."""
-        return self.inner.list(prefix)
-
-    def delete(self, key: str) -> None:
-        """Remove the object. What that frees is counted at the next recount, or before a pack is refused."""
-        self.inner.delete(key)
-
-    def close(self) -> None:
-        """Close what is bounded."""
-        self.inner.close()
 
     @contextlib.contextmanager
     def _counted(self, key: str, size_bytes: int) -> Iterator[None]:

@@ -17,6 +17,7 @@ import msgspec
 
 from perdure import errors
 from perdure.store.backends.contract import Backend, ObjectInfo
+from perdure.store.backends.wrapping import WrappingBackend
 
 _T = TypeVar("_T")
 
@@ -101,7 +102,7 @@ def at_random(chance: float, faults: Sequence[Fault], *, calls: tuple[str, ...] 
     return tuple(Rule(fault=fault, calls=calls, times=None, chance=chance) for fault in faults)
 
 
-class FaultyBackend:
+class FaultyBackend(WrappingBackend):
     """A `contract.Backend` around `inner` that fails as `schedule` says. Threads may share it; their order then decides who meets what."""
 
     def __init__(
@@ -114,7 +115,7 @@ class FaultyBackend:
         slow_s: float = 5.0,
     ) -> None:
         """Wrap `inner`. `seed` decides the chances; `sleep` is told to wait `slow_s` seconds for each slow call."""
-        self.inner = inner
+        super().__init__(inner)
         self.schedule: Sequence[Rule] = schedule
         self.history: list[Call] = []
         self._random = random.Random(seed)  # noqa: S311  # a schedule of faults is no secret
@@ -131,16 +132,6 @@ class FaultyBackend:
     def heal(self) -> None:
         """Let everything go well from now on."""
         self.schedule = ()
-
-    @property
-    def url(self) -> str:
-        """The address of what is wrapped."""
-        return self.inner.url
-
-    @property
-    def parallel(self) -> int:
-        """As what is wrapped."""
-        return self.inner.parallel
 
     def create(self) -> None:
         """Make the place ready, or fail."""
@@ -182,10 +173,6 @@ class FaultyBackend:
     def delete(self, key: str) -> None:
         """Remove the object, or fail."""
         self._do("delete", key, lambda: self.inner.delete(key))
-
-    def close(self) -> None:
-        """Close what is wrapped; never fails by schedule."""
-        self.inner.close()
 
     def _do(self, name: str, key: str, act: Callable[[], _T]) -> _T:
         return self._with(self._befalls(name, key), act)

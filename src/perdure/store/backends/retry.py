@@ -15,6 +15,7 @@ import msgspec
 
 from perdure import errors
 from perdure.store.backends.contract import Backend, ObjectInfo
+from perdure.store.backends.wrapping import WrappingBackend
 
 _T = TypeVar("_T")
 
@@ -29,7 +30,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """No try begins later than this after the first: time for a second and a third behind one that met a silent server."""
 
 
-class RetryingBackend:
+class RetryingBackend(WrappingBackend):
     """A `contract.Backend` around `inner` that tries again. As many threads may use it as may use `inner`."""
 
     def __init__(
@@ -42,21 +43,11 @@ class RetryingBackend:
         random: Callable[[], float],
     ) -> None:
         """Wrap `inner`. `clock` gives monotonic seconds, `sleep` waits that many, `random` draws from [0, 1)."""
-        self.inner = inner
+        super().__init__(inner)
         self._patience = patience
         self._clock = clock
         self._sleep = sleep
         self._random = random
-
-    @property
-    def url(self) -> str:
-        """The address of what is wrapped."""
-        return self.inner.url
-
-    @property
-    def parallel(self) -> int:
-        """As what is wrapped."""
-        return self.inner.parallel
 
     def create(self) -> None:
         """Make the place ready."""
@@ -116,10 +107,6 @@ class RetryingBackend:
     def delete(self, key: str) -> None:
         """Remove the object."""
         self._again(lambda: self.inner.delete(key))
-
-    def close(self) -> None:
-        """Close what is wrapped."""
-        self.inner.close()
 
     def _holds(self, key: str, content: memoryview) -> bool:
         """Tell whether the object holds exactly `content`. Raises `errors.StoreUnavailable`, which is then tried again."""
