@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,6 +173,41 @@ def test_what_a_living_process_has_open_is_not_replaced(segment: Path, staging: 
     assert segment.stat().st_mode & 0o777 == 0o600
 
 
+def test_what_another_restore_or_a_backup_just_reads_is_waited_for(segment: Path, staging: Path, monkeypatch):
+    found = collect([], staging, explicit=[str(segment)]).carried
+    segment.write_bytes(b"n" * 8192)
+    pauses = []
+
+    def end_it(pause_s: float) -> None:
+        pauses.append(pause_s)
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    monkeypatch.setattr(time, "sleep", end_it)
+    with holding((str(segment), os.O_RDONLY, 0, 0)) as pid:
+        assert put_back(found, staging, epoch=EPOCH) == ()
+    assert len(pauses) == 1
+    assert segment.read_bytes() == b"s" * 8192
+
+
+def test_what_is_replaced_while_it_is_kept_aside_is_kept_as_it_is_then(temporary: Path, staging: Path, monkeypatch):
+    path = temporary / "data"
+    path.write_bytes(b"then")
+    found = collect([], staging, explicit=[str(path)]).carried
+    path.write_bytes(b"now")
+    linked, gone = os.link, [FileNotFoundError(2, "No such file or directory")]
+
+    def link(source, target, **more):
+        # What the kernel says of a file whose last name was taken between the look-up and the link.
+        if source == "data" and gone:
+            raise gone.pop()
+        linked(source, target, **more)
+
+    monkeypatch.setattr(os, "link", link)
+    assert codes(put_back(found, staging, epoch=EPOCH)) == [("restore-carried-aside", "info")]
+    assert (path.read_bytes(), (temporary / "data.perdure-tail-5").read_bytes(), gone) == (b"then", b"now", [])
+
+
 def test_what_several_workloads_share_is_left_alone_whatever_its_time(temporary: Path, staging: Path):
     path = temporary / "init"
     path.write_bytes(b"program")
@@ -190,7 +227,7 @@ def test_workloads_that_bring_the_same_file_at_once_all_succeed(temporary: Path,
     path = temporary / "data"
     path.write_bytes(b"then" * 4096)
     found = collect([], staging, explicit=[str(path)]).carried
-    for _round in range(10):
+    for _round in range(40):
         path.unlink()
         if before is not None:
             path.write_bytes(before)

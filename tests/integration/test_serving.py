@@ -148,6 +148,26 @@ def test_what_fails_in_a_content_ends_its_pipe_and_is_kept(images):
     assert isinstance(server.problem, errors.StoreCorrupt)
 
 
+def test_what_came_before_a_failure_is_right_however_late_it_is_read(images):
+    pages = os.urandom(5_000_000)
+
+    def damaged():
+        yield from parts(pages)()
+        raise errors.StoreCorrupt("packs/1 is damaged", object_key="packs/1")
+
+    with Server(images, {"pages-1.img": damaged}) as server, Asking(images) as client:
+        pipe = client.ask(b"pages-1.img")
+        with os.fdopen(pipe, "rb") as handle:
+            content = b""
+            while piece := handle.read(70_001):
+                content += piece
+                # What was lent and is free again would be filled with this.
+                rubbish = [bytes([len(content) % 251]) * 50_034 for _ in range(10)]
+                del rubbish
+    assert content == pages
+    assert isinstance(server.problem, errors.StoreCorrupt)
+
+
 def test_a_folder_that_cannot_be_served_leaves_nothing_open(tmp_path):
     long = tmp_path / ("a" * 100)
     long.mkdir()

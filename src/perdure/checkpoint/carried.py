@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -32,6 +33,10 @@ from perdure.model.finding import Finding, Severity
 
 FOLDER = "carried"
 """Folder in the staging folder, and first part of the stored names."""
+
+_BUSY = "restore-carried-busy"
+_BUSY_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""Whoever has a file open for no longer, such as another restore that compares it or a backup, does not use it."""
 
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - a folder that is named, not used
 
@@ -219,6 +224,15 @@ def put_back(
 
 
 def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None, *, shared: bool) -> list[Finding]:
+    for pause_s in _BUSY_PAUSES_S:
+        findings = _put_now(each, extracted, epoch, owner, shared=shared)
+        if not any(finding.code == _BUSY for finding in findings):
+            return findings
+        time.sleep(pause_s)
+    return _put_now(each, extracted, epoch, owner, shared=shared)
+
+
+def _put_now(each: Carried, extracted: Path, epoch: int, owner: Owner | None, *, shared: bool) -> list[Finding]:
     path = text.original(each.path)
     look = aside.Look(each.mode, each.uid, each.gid, each.mtime_ns)
     source = os.open(extracted / checked_name(each.stored_as), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -241,7 +255,7 @@ def _put(each: Carried, extracted: Path, epoch: int, owner: Owner | None, *, sha
                 return []
             if holder is not None:
                 message = f"is not what it was, and process {holder} has it open"
-                return [_finding(each, "restore-carried-busy", Severity.PROBLEM, message, pid=holder)]
+                return [_finding(each, _BUSY, Severity.PROBLEM, message, pid=holder)]
             kept: list[Finding] = []
             if not (path.startswith(SHARED_MEMORY) and stat.S_ISREG(there.st_mode)):
                 tail = aside.keep_whole(folder, name, epoch)

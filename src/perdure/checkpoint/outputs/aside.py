@@ -102,7 +102,7 @@ def keep_whole(folder: int, name: str, epoch: int) -> str:
             os.rename(name, tail, src_dir_fd=folder, dst_dir_fd=folder)
             return tail
         try:
-            os.link(name, tail, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            _link_whole(folder, name, tail)
         except FileExistsError:
             continue
         except OSError as error:
@@ -204,6 +204,17 @@ def _keep_copy(folder: int, name: str, epoch: int) -> str:
         return keep_range(folder, name, source, 0, epoch)
     finally:
         os.close(source)
+
+
+def _link_whole(folder: int, name: str, other: str) -> None:
+    while True:
+        try:
+            os.link(name, other, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            # Also what is said of a file that another one took the place of just now.
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+        else:
+            return
 
 
 def _link_free(way: str, folder: int, name: str, epoch: int, kind: str = "tail") -> str:
