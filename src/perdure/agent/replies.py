@@ -1,7 +1,8 @@
 """What a seat tells the user's process: one JSON document a line. Called by `seat`, `told` and `client`; a client in C reads it too.
 
 ``{"said": "text"}`` is for the user's stderr; ``{"suspended": true}`` says that the workload stopped as by Ctrl-Z; ``{"started": {…}}``
-comes once; ``{"event": {…}}`` only where events were asked for; ``{"ended": {"status": N, "error": …}}`` is the last one.
+comes once; ``{"event": {…}}`` only where events were asked for; ``{"ended": {"status": N, "error": …}}`` is the last one, and
+``{"unmanaged": "text"}`` may come instead of all others.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line: exactly one of these is there."""
 
     said: str | None = None
+    unmanaged: str | None = None
+    """Why the command is to be run as if Perdure did not exist. Of schedulers' seats alone."""
     started: Started | None = None
     event: Event | None = None
     suspended: bool = False

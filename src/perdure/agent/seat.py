@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 
 from perdure import errors
 from perdure.agent import replies, site, slots, streams, wishes
@@ -40,7 +41,13 @@ _LEAVE_S = 60.0
 """After the user's process is gone, a supervisor that waits for something of that user's ends all the same, after so long."""
 
 
-def serve(channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: Scheduler | None = None) -> int:
+Refuse = Callable[[errors.PerdureError], str | None]
+"""Asked when a workload cannot be begun: returns what was done so that it is not run otherwise either; None: let it run."""
+
+
+def serve(
+    channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: Scheduler | None = None, refuse: Refuse = lambda _error: None
+) -> int:
     """Do what the user's process at the other end of `channel` asks for, as the workload of `owner`, until that ends.
 
     This process becomes the supervisor: its descriptors 0, 1 and 2 become the user's. Returns the workload's exit status, or an error's.
@@ -50,6 +57,7 @@ def serve(channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: 
     # Descriptor 2 becomes the user's, who is not to read the log there.
     stderr = os.dup(2)
     audit = Audit(DEFAULT, stderr=stderr)
+    kept: _Seat | None = None
     try:
         place = site.read(os.environ)
         log = place.values["audit-log"].value or DEFAULT
@@ -60,19 +68,29 @@ def serve(channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: 
         # From now on descriptor 2 is the user's: what Python itself would say of a fault is not for it.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as this process lives
         streams.install(descriptors)
-        ended = Ended(_Seat(line, owner, trusted, place, audit).keep(request, scheduler))
+        kept = _Seat(line, owner, trusted, place, audit)
+        ended = Ended(kept.keep(request, scheduler))
     except errors.PerdureError as error:
         audit.note("refuse", uid=owner.uid, pid=trusted.caller_pid, result=error.code, job=trusted.job or None, why=str(error))
-        ended = Ended(error.exit_status, wire.document(error))
+        ended = _not_begun(error, line, refuse) if kept is None or not kept.has_begun else Ended(error.exit_status, wire.document(error))
     except Exception as error:  # noqa: BLE001 - the top of a request; what went wrong in root's process is not for the user to read
         trace = "".join(traceback.format_exception(error))
         audit.note(
             "bug", uid=owner.uid, pid=trusted.caller_pid, result=type(error).__name__, job=trusted.job or None, why=trace[-_MOST_TRACE:]
         )
         told = errors.PerdureError("a fault in Perdure; nothing of the workload runs", hint="the administrator finds more in the audit log")
-        ended = Ended(told.exit_status, wire.document(told))
+        ended = _not_begun(told, line, refuse) if kept is None or not kept.has_begun else Ended(told.exit_status, wire.document(told))
     line.tell_last(replies.encode(Reply(ended=ended)))
     return ended.status
+
+
+def _not_begun(error: errors.PerdureError, line: Line, refuse: Refuse) -> Ended:
+    """Return what to tell of a workload that could not be begun. Told as an error, it may be run without us."""
+    words = refuse(error)
+    if words is None:
+        return Ended(error.exit_status, wire.document(error))
+    line.tell(replies.encode(Reply(said=words)))
+    return Ended(error.exit_status)
 
 
 class _Seat:
@@ -84,6 +102,12 @@ class _Seat:
         self._trusted = trusted
         self._site = place
         self._audit = audit
+        self._told: Told | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether the workload runs, or ran."""
+        return self._told is not None and self._told.has_begun
 
     def keep(self, request: Request, scheduler: Scheduler | None) -> int:
         """Do it, and return the workload's exit status."""
@@ -106,8 +130,8 @@ class _Seat:
         if wished.detach:
             return start.run(wanted, setup, detach=True, voice=Voice(quiet=wished.quiet, as_json=False))
         _Watch(self._line).start()
-        voice = Told(self._line, quiet=wished.quiet, events=wished.events, in_words=scheduler is not None)
-        return start.run(wanted, setup, detach=False, voice=voice)
+        self._told = Told(self._line, quiet=wished.quiet, events=wished.events, in_words=scheduler is not None)
+        return start.run(wanted, setup, detach=False, voice=self._told)
 
     def _wanted(self, request: Request, wished: Wishes) -> Wanted:
         """Put together what root knows and what the user asks for; root's word counts."""

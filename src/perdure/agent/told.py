@@ -25,6 +25,8 @@ class Told(Voice):
         self._is_quiet = quiet
         self._wants_events = events
         self._in_words = in_words
+        self.has_begun = False
+        """The workload runs, or ran."""
 
     def say(self, words: str) -> None:
         """Say `words` to the user."""
@@ -36,6 +38,7 @@ class Told(Voice):
         for listener in self.listeners:
             listener(event)
         if event.phase == "running":
+            self.has_begun = True
             self._line.tell(replies.encode(Reply(started=Started(event.workload, event.text or None))))
         if self._wants_events and not self._in_words:
             self._line.tell(replies.encode(Reply(event=event)))

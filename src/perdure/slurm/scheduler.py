@@ -95,6 +95,20 @@ class SlurmJob:
             ) from error
         return f"{reason}; the job was put into the queue again and goes on from its checkpoint"
 
+    def hold(self, reason: str) -> str:
+        """Put the job into the queue again, but held, as its user: it cannot go on, and must not start over. Returns what was done.
+
+        Raises `errors.SchedulerUnavailable`, `errors.Unsupported`.
+        """
+        seen = see(self._number, self._owner)
+        if self._judged(seen).standing not in _GOES_ON:
+            return f"{reason}; the job is being ended"
+        try:
+            commands.run("scontrol", "requeuehold", seen.address, owner=self._owner)
+        except commands.Refused as error:
+            raise errors.Unsupported(f"Slurm does not do that: {error}") from error
+        return f"{reason}; the job is held, so that it does not start over: scontrol release {seen.address} tries again"
+
     def _await_strike(self) -> None:
         """Wait until Slurm ends the attempt, where it has announced that; not longer than a while after it was to be."""
         while True:

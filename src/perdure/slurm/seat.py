@@ -2,7 +2,8 @@
 `perdure slurm seat`.
 
 What it is told on its command line comes from slurmstepd. Whatever it finds wrong here, before anything of the user's runs, it says in one
-line, and the task runs unmanaged.
+line, and the task runs unmanaged. But one that was saved before does not: it would start over, into the files of the work that can still
+be gone on with. Such a job is held.
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ import resource
 import select
 import socket
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from perdure import errors
-from perdure.agent import seat, site, surroundings
+from perdure.agent import replies, seat, site, surroundings
 from perdure.agent.caller import Caller
+from perdure.agent.replies import Ended, Reply
 from perdure.agent.surroundings import Surroundings
 from perdure.agent.trusted import Trusted
 from perdure.model.checkpoint import Owner
 from perdure.slurm import naming, optin, scheduler
 from perdure.slurm.scheduler import SlurmJob
-from perdure.supervisor import place, wire
+from perdure.supervisor import place
+
+_T = TypeVar("_T")
 
 CHANNEL = 3
 """The descriptor of the socket to the task."""
@@ -59,20 +65,24 @@ def sit(facts: Facts) -> int:
     os.umask(0o022)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what users sent must not end up in a core file of root's
     with socket.socket(fileno=CHANNEL) as channel:
+        hold: _Hold | None = None
         try:
             found, is_first = _find(facts)
             around = _take_seat(channel, facts.task_pid)
+            name = naming.name(found.cluster, facts.job, facts.step)
             if not is_first:
+                hold = _Hold(found, name, facts.owner)
                 _wait_for_store(channel, facts.owner)
-        except (_Unmanaged, errors.PerdureError) as error:
-            hint = f" ({error.hint})" if isinstance(error, errors.PerdureError) and error.hint else ""
-            _say(channel, unmanaged=f"{error}{hint}; it runs unmanaged")
+        except _Unmanaged as error:
+            _say(channel, Reply(unmanaged=f"{error}; it runs unmanaged"))
             return 0
+        except errors.PerdureError as error:
+            return _leave(channel, error, hold)
         chosen = optin.choose(facts.own, facts.defaults)
         for problem in chosen.problems:
-            _say(channel, said=problem)
+            _say(channel, Reply(said=problem))
         trusted = Trusted(
-            name=naming.name(found.cluster, facts.job, facts.step),
+            name=name,
             fresh=is_first,
             options=chosen.options,
             job=f"slurm {facts.job}.{facts.step}",
@@ -80,7 +90,62 @@ def sit(facts: Facts) -> int:
             caller_pid=facts.task_pid,
             limits=around.limits,
         )
-        return seat.serve(channel, facts.owner, trusted, scheduler=found)
+        return seat.serve(channel, facts.owner, trusted, scheduler=found, refuse=hold or _let_it_run)
+
+
+class _Hold:
+    """Holds the job of a workload that cannot be begun, so that it is not started over; but lets it run if nothing of it is saved."""
+
+    def __init__(self, job: SlurmJob, name: str, owner: Owner) -> None:
+        self._job, self._name, self._owner = job, name, owner
+
+    def __call__(self, error: errors.PerdureError) -> str | None:
+        """Hold it because of `error`; return what was done, in words, or None: let it run."""
+        if isinstance(error, errors.WorkloadBusy | errors.StaleLife) or not self._may_be_saved():
+            return None
+        reason = _in_words(error)
+        try:
+            return _patiently(lambda: self._job.hold(reason))
+        except errors.PerdureError as problem:
+            return f"{reason}; not started over, since it is saved; and not held: {_in_words(problem)}"
+
+    def _may_be_saved(self) -> bool:
+        try:
+            with place.opened(site.read(os.environ).place_of(self._owner)) as repository:
+                return bool(repository.checkpoints(self._name))
+        except errors.StoreMissing:
+            return False
+        except errors.PerdureError:
+            return True
+
+
+def _let_it_run(_error: errors.PerdureError) -> None:
+    return None
+
+
+def _leave(channel: socket.socket, error: errors.PerdureError, hold: _Hold | None) -> int:
+    """There is nothing to be kept, because of `error`. Returns this process's exit status."""
+    words = hold(error) if hold is not None else None
+    if words is None:
+        _say(channel, Reply(unmanaged=f"{_in_words(error)}; it runs unmanaged"))
+        return 0
+    _say(channel, Reply(said=words))
+    _say(channel, Reply(ended=Ended(error.exit_status)))
+    return error.exit_status
+
+
+def _in_words(error: errors.PerdureError) -> str:
+    return f"{error} ({error.hint})" if error.hint else str(error)
+
+
+def _patiently(ask: Callable[[], _T]) -> _T:
+    """Return what `ask` returns, which asks Slurm: a few times. Raises `errors.SchedulerUnavailable`, and what else `ask` raises."""
+    for _left in range(_TRIES - 1):
+        try:
+            return ask()
+        except errors.SchedulerUnavailable:
+            time.sleep(_PAUSE_S)
+    return ask()
 
 
 def _find(facts: Facts) -> tuple[SlurmJob, bool]:
@@ -89,15 +154,8 @@ def _find(facts: Facts) -> tuple[SlurmJob, bool]:
     Neither spank's items nor the environment tell the count of restarts to the shim in all versions; the controller does.
     Raises `_Unmanaged`, `errors.SchedulerUnavailable`.
     """
-    for left in reversed(range(_TRIES)):
-        try:
-            seen = scheduler.see(facts.job, facts.owner)
-            around = scheduler.site(facts.owner, seen.partition)
-            break
-        except errors.SchedulerUnavailable:
-            if not left:
-                raise
-            time.sleep(_PAUSE_S)
+    seen = _patiently(lambda: scheduler.see(facts.job, facts.owner))
+    around = _patiently(lambda: scheduler.site(facts.owner, seen.partition))
     if not seen.may_requeue:
         raise _Unmanaged(
             "Slurm does not put this job into its queue again (--no-requeue, or JobRequeue=0 in slurm.conf), so that it is not saved"
@@ -141,14 +199,14 @@ def _wait_for_store(channel: socket.socket, owner: Owner) -> None:
             if time.monotonic() > until_s:
                 raise
             if not has_said:
-                _say(channel, said=f"{error}; waiting for the store")
+                _say(channel, Reply(said=f"{error}; waiting for the store"))
                 has_said = True
         if poll.poll(_PAUSE_S * 1000):
             raise _Unmanaged("the task has ended")
 
 
-def _say(channel: socket.socket, **words: str) -> None:
+def _say(channel: socket.socket, reply: Reply) -> None:
     try:
-        channel.sendall(wire.encode(words) + b"\n", socket.MSG_NOSIGNAL)
+        channel.sendall(replies.encode(reply) + b"\n", socket.MSG_NOSIGNAL)
     except OSError:
         return  # the task is gone, and with it whoever could hear

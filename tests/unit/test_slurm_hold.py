@@ -1,0 +1,132 @@
+"""What becomes of a job that comes back and cannot be brought back: held where something is saved, else run as ever."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from perdure import errors
+from perdure.model.checkpoint import Owner
+from perdure.slurm import commands, scheduler, seat
+from perdure.slurm.seat import _Hold, _leave
+from perdure.supervisor.scheduler import Standing
+
+OWNER = Owner(uid=2001, gid=2001, groups=())
+REFUSED = errors.RestoreRefused("its processor lacks avx512", hint="another node")
+
+
+class Job:
+    """Slurm's side of one job."""
+
+    def __init__(self, *problems: errors.PerdureError) -> None:
+        self.problems = list(problems)
+        self.held: list[str] = []
+
+    def hold(self, reason: str) -> str:
+        if self.problems:
+            raise self.problems.pop(0)
+        self.held.append(reason)
+        return f"{reason}; held"
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """What the store holds, or how it fails."""
+    there = SimpleNamespace(checkpoints=["job@1.1"], problem=None)
+
+    @contextlib.contextmanager
+    def opened(_place):
+        if there.problem is not None:
+            raise there.problem
+        yield SimpleNamespace(checkpoints=lambda _name: there.checkpoints)
+
+    monkeypatch.setattr(seat.place, "opened", opened)
+    monkeypatch.setattr(seat.site, "read", lambda _environment: SimpleNamespace(place_of=lambda _owner: None))
+    monkeypatch.setattr(seat.time, "sleep", lambda _seconds: None)
+    return there
+
+
+def told(error: errors.PerdureError, hold: _Hold | None) -> tuple[int, list[dict]]:
+    """What the task hears, and the seat's status."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        status = _leave(ours, error, hold)
+        ours.shutdown(socket.SHUT_WR)
+        return status, [json.loads(line) for line in theirs.makefile("rb")]
+
+
+def test_one_that_is_saved_is_held(store):
+    job = Job()
+    status, lines = told(REFUSED, _Hold(job, "job", OWNER))
+    assert job.held == ["its processor lacks avx512 (another node)"]
+    assert lines == [{"said": "its processor lacks avx512 (another node); held"}, {"ended": {"status": REFUSED.exit_status, "error": None}}]
+    assert status == REFUSED.exit_status != 0
+
+
+@pytest.mark.parametrize("problem", [None, errors.StoreMissing("no store")])
+def test_one_of_which_nothing_is_saved_runs_as_ever(store, problem):
+    store.checkpoints, store.problem = [], problem
+    job = Job()
+    assert told(REFUSED, _Hold(job, "job", OWNER)) == (0, [{"unmanaged": "its processor lacks avx512 (another node); it runs unmanaged"}])
+    assert not job.held
+
+
+def test_its_first_attempt_runs_as_ever(store):
+    assert told(REFUSED, None)[1] == [{"unmanaged": "its processor lacks avx512 (another node); it runs unmanaged"}]
+
+
+@pytest.mark.parametrize("problem", [errors.StoreUnavailable("no answer"), errors.StoreCorrupt("damaged")])
+def test_a_store_that_does_not_say_may_hold_something(store, problem):
+    store.problem = problem
+    job = Job()
+    assert told(problem, _Hold(job, "job", OWNER))[1][1]["ended"]["status"] == problem.exit_status
+    assert job.held
+
+
+@pytest.mark.parametrize("error", [errors.WorkloadBusy("runs elsewhere"), errors.StaleLife("replaced")])
+def test_one_that_runs_elsewhere_is_not_held(store, error):
+    assert _Hold(Job(), "job", OWNER)(error) is None
+
+
+def test_a_controller_that_is_away_for_a_moment_is_asked_again(store):
+    job = Job(*[errors.SchedulerUnavailable("no answer")] * 3)
+    assert _Hold(job, "job", OWNER)(REFUSED) == "its processor lacks avx512 (another node); held"
+
+
+def test_one_that_cannot_be_held_does_not_start_over_either(store):
+    job = Job(*[errors.SchedulerUnavailable("no answer", hint="see scontrol ping")] * 4)
+    status, lines = told(REFUSED, _Hold(job, "job", OWNER))
+    assert lines[0]["said"].endswith("; not started over, since it is saved; and not held: no answer (see scontrol ping)")
+    assert lines[1]["ended"]["status"] == status != 0
+
+
+@pytest.mark.parametrize(
+    ("standing", "said"),
+    [
+        (Standing.RUNNING, "why; the job is held, so that it does not start over: scontrol release 7_1 tries again"),
+        (Standing.CANCELLED, "why; the job is being ended"),
+        (Standing.LEAVING, "why; the job is being ended"),
+    ],
+)
+def test_slurm_is_asked_as_the_jobs_user_and_not_for_one_that_leaves(monkeypatch, standing, said):
+    asked = []
+    monkeypatch.setattr(scheduler, "see", lambda _number, _owner: SimpleNamespace(address="7_1"))
+    monkeypatch.setattr(scheduler.SlurmJob, "_judged", lambda _self, _seen: SimpleNamespace(standing=standing))
+    monkeypatch.setattr(commands, "run", lambda *words, owner: asked.append((*words, owner.uid)))
+    assert scheduler.SlurmJob(7, 1, OWNER, scheduler.Site(cluster="c", kill_wait_s=30, grace_s=None)).hold("why") == said
+    assert asked == ([("scontrol", "requeuehold", "7_1", 2001)] if standing is Standing.RUNNING else [])
+
+
+def test_what_slurm_refuses_is_told(monkeypatch):
+    def refuse(*_words, owner):
+        raise commands.Refused("Access denied")
+
+    monkeypatch.setattr(scheduler, "see", lambda _number, _owner: SimpleNamespace(address="7"))
+    monkeypatch.setattr(scheduler.SlurmJob, "_judged", lambda _self, _seen: SimpleNamespace(standing=Standing.RUNNING))
+    monkeypatch.setattr(commands, "run", refuse)
+    with pytest.raises(errors.Unsupported, match="Access denied"):
+        scheduler.SlurmJob(7, 1, OWNER, scheduler.Site(cluster="c", kill_wait_s=30, grace_s=None)).hold("why")
