@@ -15,7 +15,7 @@ import socket
 import stat
 
 _PIPE_BYTES = 4096
-"""A pipe that is ready takes this much."""
+"""A pipe that is ready takes this much; so do devices that never block, such as /dev/null."""
 _TERMINAL_BYTES = 32
 """A pseudo-terminal has room by multiples of 256, and no character becomes more than the eight of a tab."""
 
@@ -41,7 +41,7 @@ class Outward:
             if self._own is None:
                 self._most_bytes = _PIPE_BYTES if stat.S_ISFIFO(kind) else _TERMINAL_BYTES
         elif self.is_pollable:
-            self._most_bytes = _TERMINAL_BYTES
+            self._most_bytes = _PIPE_BYTES
 
     def fileno(self) -> int:
         """Return the descriptor whose room is to be waited for."""
