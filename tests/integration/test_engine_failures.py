@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from engine import Workload, working_criu
+from supervised import wait_for
 
 from perdure import errors
 from perdure.base.proc import process
@@ -84,9 +86,16 @@ def test_a_dump_that_is_cancelled_lets_the_tree_run_on(beating: Workload):
     staging = beating.folder / "cancelled"
     staging.mkdir()
 
+    def let_go_on(criu: int) -> None:
+        wait_for(lambda: resource.prlimit(criu, resource.RLIMIT_FSIZE)[0] == 0)
+        os.kill(criu, signal.SIGCONT)
+
     def hook() -> None:
         beating.drain()
+        # Else CRIU may be done before that is heard of, on a busy machine.
+        os.kill(started[0].pid, signal.SIGSTOP)
         started[0].cancel()
+        threading.Thread(target=let_go_on, args=(started[0].pid,)).start()
 
     started: list = []
     with pytest.raises(errors.CheckpointFailed):

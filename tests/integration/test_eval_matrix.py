@@ -21,13 +21,13 @@ ring = ctypes.CDLL(None, use_errno=True).syscall(425, 4, ctypes.create_string_bu
 assert ring >= 0, ctypes.get_errno()
 for step in range(40):
     print("step", step, flush=True)
-    time.sleep(0.05)
+    time.sleep(0.15)
 """
 CHANCE = """
 import random, time
 for step in range(60):
     print("step", step, random.random(), flush=True)
-    time.sleep(0.03)
+    time.sleep(0.1)
 """
 
 
