@@ -10,6 +10,7 @@ import pytest
 from factories import parquet, row
 
 import perdure as library
+from perdure.model import rates
 
 HEADER = "JobIDRaw|Cluster|User|Account|JobName|Submit|Start|End|ElapsedRaw|TimelimitRaw|State|NNodes|AllocTRES|ExitCode"
 
@@ -112,3 +113,21 @@ def test_untrusted_names_do_not_reach_the_terminal(perdure, tmp_path: Path) -> N
         assert done.returncode == 0, done.stderr
         assert "\x1b" not in done.stdout
         assert "\u202e" not in done.stdout
+
+
+def test_nodes_are_given_how_often_work_of_each_size_is_interrupted(perdure, history: Path, tmp_path: Path) -> None:
+    done = perdure("advise", history, "--json", "--rates", tmp_path / "rates.json")
+    assert done.returncode == 0, done.stderr
+    known = {one["evidence"]["key"]["name"]: one["mttf"]["minutes"] for one in json.loads(done.stdout)["workloads"]}
+    found = rates.decode((tmp_path / "rates.json").read_bytes())
+    assert found.mttf_minutes("gpu", 512) == pytest.approx(known["pretrain"])
+    assert found.mttf_minutes("gpu", 1) == pytest.approx(known["small"])
+    assert known["pretrain"] < found.mttf_minutes("gpu", 100) < known["small"]
+    assert (found.node, found.classification) == ((), "strict")
+    assert (tmp_path / "rates.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_rates_that_have_nowhere_to_go_are_told_before_the_work(perdure, history: Path, tmp_path: Path) -> None:
+    done = perdure("advise", history, "--rates", tmp_path / "none" / "rates.json")
+    assert done.returncode != 0
+    assert "there is no folder" in done.stderr

@@ -14,6 +14,8 @@ import time
 import pytest
 from supervised import Site, descendants, is_zombie, lines, wait_for
 
+from perdure.model import rates
+from perdure.model.rates import Rates
 from perdure.supervisor import control, messages
 
 pytestmark = pytest.mark.criu
@@ -380,3 +382,22 @@ def test_a_store_that_others_may_look_at_is_warned_about(site):
     key.chmod(0o644)
     done = site.run("run", "--name", "b", "--every", "never", "--store", place / "sealed", "--key-file", key, *count(1))
     assert (done.returncode, b"others may read or change the key file" in done.stderr) == (0, True), done.stderr
+
+
+def test_the_interval_is_that_of_the_sites_history_for_the_workloads_size(site):
+    found = Rates(history="h", end="", classification="strict", gpu=((1.0, 6400.0), (64.0, 100.0)), node=((1.0, 9000.0),))
+    path = site.work / "rates.json"
+    path.write_bytes(rates.encode(found))
+    run = ("run", "--name", "a", "--fresh")
+    eight = site.run(*run, "--rates", "rates.json", "--", "true", env={"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"})
+    # √(6400 · 100) minutes.
+    assert b"at a mean time to failure of 13h20m (the history's, of 8 GPUs)\n" in eight.stderr
+    by_setting = site.run(*run, "--", "true", env={"PERDURE_RATES": str(path)})
+    assert b"at a mean time to failure of 6d6h (the history's, of one node)\n" in by_setting.stderr
+    said = site.run(*run, "--rates", "rates.json", "--mttf", "2h", "--", "true")
+    assert b"at a mean time to failure of 2h\n" in said.stderr
+    path.write_text("{}")
+    wrong = site.run(*run, "--rates", "rates.json", "--", "touch", "begun")
+    assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
+    assert b"rates.json: not a file of rates" in wrong.stderr
+    assert not (site.work / "begun").exists()

@@ -79,6 +79,7 @@ class Site(msgspec.Struct, frozen=True):
             staging=self.values["staging"].value,
             cpu_check=cpu_check or cpu.chosen(str(self.values["cpu-check"].value), self.values["cpu-check"].origin),
             gpu_lock_s=quantities.gpu_lock_s(self.values["gpu-lock-limit"]),
+            rates=self.values["rates"].value,
             scheduler=scheduler,
         )
 

@@ -65,6 +65,12 @@ SETTINGS: tuple[Setting, ...] = (
         "how much of the store the checkpoints of one user of the agent or of Slurm may take: a size such as 200GiB, a share of the room "
         "that there would be without them, or none. A share bounds only a store in a folder",
     ),
+    Setting(
+        "rates",
+        None,
+        "file of rates that `perdure advise --rates` made of the site's history: with `--every auto`, the mean time to failure for a "
+        "workload's size; without, a day is assumed",
+    ),
     Setting("key-file", None, "file of 32 secret bytes or more: the store is then encrypted, and cannot be read without it"),
     Setting("criu", None, "CRIU to use: a program, or the prefix that `perdure doctor --bring-criu` made; default: the first that works"),
     Setting(

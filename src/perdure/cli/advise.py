@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from perdure import errors
+from perdure.base import files
 from perdure.cli import console, cost_flags
 from perdure.cli.quantities import Duration
 
@@ -28,6 +29,7 @@ def advise(
     html: Annotated[Path | None, Parameter(help="Write the report as one offline page.")] = None,
     csv: Annotated[Path | None, Parameter(help="Write all workloads as CSV.")] = None,
     parquet: Annotated[Path | None, Parameter(help="Write all workloads as Parquet.")] = None,
+    rates: Annotated[Path | None, Parameter(help="Write mean times to failure by size, for `perdure run --every auto`.")] = None,
     classification: Annotated[
         Literal["strict", "inclusive"], Parameter(help="Count only unmistakable interruptions, or whatever may hide one.")
     ] = "strict",
@@ -46,8 +48,12 @@ def advise(
       perdure advise attempts.parquet --html report.html
 
       perdure advise sacct.txt --checkpoint-cost 90s --what-if
+
+      perdure advise attempts.parquet --rates /etc/perdure/rates.json
     """
     from perdure.advisor import advise as advisor
+    from perdure.advisor import ratings
+    from perdure.model import rates as model_rates
     from perdure.report import terminal
 
     if top < 0:
@@ -56,7 +62,7 @@ def advise(
         common, tz=tz, policy=None if policy is None else str(policy), level=None if level is None else str(level)
     )
     chosen = cost_flags.resolve(costs, values["policy"], deadline=deadline)
-    _check_outputs(html, csv, parquet)
+    _check_outputs(html, csv, parquet, rates)
     with console.progress(common, "reading", size_bytes(history)) as report:
         answer = advisor.advise(
             history,
@@ -72,11 +78,13 @@ def advise(
             progress=lambda _name, done: report(done),
         )
     _write(answer, html, csv, parquet)
+    if rates is not None:
+        files.write_bytes(rates, model_rates.encode(ratings.of(answer, classification, level=_level(values["level"]))), mode=0o644)
     if common.json:
         console.print_json(answer)
         return
     terminal.render(answer, console.out(), top=top)
-    for path in (html, csv, parquet):
+    for path in (html, csv, parquet, rates):
         if path is not None:
             console.note(common, f"written: {console.printable(str(path))}")
 

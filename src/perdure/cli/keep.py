@@ -131,6 +131,7 @@ def setup(values: dict[str, settings.Value], found: folders.Folders) -> Setup:
         staging=values["staging"].value,
         cpu_check=cpu.chosen(str(values["cpu-check"].value), values["cpu-check"].origin),
         gpu_lock_s=quantities.gpu_lock_s(values["gpu-lock-limit"]),
+        rates=values["rates"].value,
     )
 
 

@@ -17,7 +17,11 @@ def run(
     *command: Annotated[str, Parameter(help="Command and its arguments; after --.")],
     name: Annotated[str | None, Parameter(help="Name of the workload. Default: made from the command and the working directory.")] = None,
     every: Annotated[str, Parameter(help="Time between two checkpoints: auto, never, or such as 10m.")] = "auto",
-    mttf: Annotated[str | None, Parameter(help="Mean time to failure for --every auto, such as 3d. Default: a day is assumed.")] = None,
+    mttf: Annotated[str | None, Parameter(help="Mean time to failure for --every auto, such as 3d. Default: what --rates says.")] = None,
+    rates: Annotated[
+        str | None,
+        Parameter(help="File that perdure advise --rates made: how often workloads of each size fail. Default: a day is assumed."),
+    ] = None,
     before_end: Annotated[str | None, Parameter(help="Save and stop this long before the end of the allotted time: auto, or 5m.")] = None,
     end_time: Annotated[str | None, Parameter(help="When that is, such as 2026-11-30T08:00. Default: SLURM_JOB_END_TIME.")] = None,
     store: Annotated[str | None, Parameter(help="Where checkpoints go: a folder, or s3://BUCKET/PREFIX.")] = None,
@@ -63,12 +67,12 @@ def run(
     environment = dict(os.environ)
     for path in env_file:
         environment |= read(path, os.environ)
-    values = console.load_settings(common, store=store, key_file=key_file)
+    values = console.load_settings(common, store=store, key_file=key_file, rates=rates)
     if name is not None:
         check_name(name)
     agent = agent_side.find(values)
     if agent is not None:
-        agent_side.refuse(values, "store", "key-file")
+        agent_side.refuse(values, "store", "key-file", "rates")
         if adopt is not None or metrics is not None:
             raise errors.Unsupported("--adopt and --metrics are root's alone", hint="leave them out; for figures, read --events")
         options: list[agent_run.Option] = [
@@ -86,10 +90,12 @@ def run(
             ("end-ns", str(end) if end is not None else None),
         ]
         return agent_run.run(agent.path, command, environment, options, common, events=events)
-    from perdure.supervisor import quantities, start
+    from perdure.supervisor import quantities, rated, start
     from perdure.supervisor.record import Options
     from perdure.supervisor.wanted import Wanted
 
+    if values["rates"].value is not None:
+        rated.read(values["rates"].value)  # a wrong one is better told than passed over
     folders = keep.where(values)
     keep.tell_concerns(common, values)
     wanted = Wanted(

@@ -42,6 +42,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     every: float | Literal["auto", "never"] = "auto"
     """Seconds between two checkpoints."""
     mttf_s: float | None = None
+    """Mean time to failure, as somebody said it."""
+    rated_mttf_s: float | None = None
+    """As the site's history has it, for this life's size; None: it does not say, or was not asked."""
     before_end: float | Literal["auto"] | None = None
     """Seconds before the end of the allotted time at which to save and stop."""
     keep: int = 3

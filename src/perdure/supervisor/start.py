@@ -15,7 +15,7 @@ from perdure.base.proc import process
 from perdure.checkpoint import namespaces
 from perdure.checkpoint.criu import locate
 from perdure.model import checkpoint as model
-from perdure.supervisor import background, interval, lock, naming, place, register, repair, signals, state, wire
+from perdure.supervisor import background, interval, lock, naming, place, rated, register, repair, signals, state, wire
 from perdure.supervisor.background import Started, Starter
 from perdure.supervisor.beginning import Beginning
 from perdure.supervisor.console import Console
@@ -26,7 +26,7 @@ from perdure.supervisor.messages import Event
 from perdure.supervisor.metrics import Metrics
 from perdure.supervisor.origin import Origin
 from perdure.supervisor.reactor import Reactor
-from perdure.supervisor.record import Workload
+from perdure.supervisor.record import Options, Workload
 from perdure.supervisor.resume import Source
 from perdure.supervisor.scheduler import Begun
 from perdure.supervisor.signals import Inbox
@@ -119,6 +119,8 @@ class _Start:
         self._starter = starter
         self._patient_until_s = time.monotonic() + _PATIENCE_S
         self._has_waited = False
+        self._rated_for = ""
+        """For what size the site's history told the mean time to failure, in words."""
 
     def keep(self) -> int:
         """Begin, and keep the workload until it ends."""
@@ -130,7 +132,7 @@ class _Start:
             regardless = wanted.fresh or wanted.adopt is not None or wanted.origin is not None
             surroundings = Surroundings(task.early)
             succession = Succession(repository, self._name, regardless=regardless, surroundings=surroundings, voice=self._voice)
-            options = msgspec.structs.replace(record.options, key_file=where.key_file)
+            options = msgspec.structs.replace(self._rated(record.options), key_file=where.key_file)
             record = msgspec.structs.replace(record, store=where.url, options=options)
             while True:
                 task.early.begin()
@@ -142,6 +144,19 @@ class _Start:
                     self._voice.say(str(error))
                 except errors.WorkloadBusy as error:
                     self._wait_for_the_other(error)
+
+    def _rated(self, options: Options) -> Options:
+        """Return `options` with what the site's history knows of workloads of this size, where that counts."""
+        seconds = None
+        if self._setup.rates is not None and options.every == "auto" and options.mttf_s is None:
+            try:
+                found = rated.mttf_s(rated.read(self._setup.rates), self._wanted.environment)
+            except errors.InputError as error:
+                self._voice.say(f"{error}; it is passed over")  # the site's mistake, which keeps nobody from running
+            else:
+                if found is not None:
+                    seconds, self._rated_for = found
+        return msgspec.structs.replace(options, rated_mttf_s=seconds)
 
     def _wait_for_the_other(self, error: errors.WorkloadBusy) -> None:
         """Wait a while where a scheduler has given this workload to us: its copy elsewhere hears of that, or loses its lease, and ends.
@@ -214,11 +229,11 @@ class _Start:
         if life.record.adopted:
             self._voice.say(f"{self._name}: process {life.tree.pid} is kept from now on; what it writes goes where it went before")
         if options.every == "auto":
-            mttf_s = options.mttf_s or interval.ASSUMED_MTTF_S
-            assumed = "" if options.mttf_s else " (assumed; say better with --mttf)"
+            mttf_s = options.mttf_s or options.rated_mttf_s or interval.ASSUMED_MTTF_S
+            told = f" (the history's, of {self._rated_for})" if options.rated_mttf_s else " (assumed; say better with --mttf)"
             self._voice.say(
                 f"{self._name}: a checkpoint every {units.format_duration(interval.best_s(mttf_s, interval.ASSUMED_COST_S))} at first, "
-                f"then as its cost asks for at a mean time to failure of {units.format_duration(mttf_s)}{assumed}"
+                f"then as its cost asks for at a mean time to failure of {units.format_duration(mttf_s)}{'' if options.mttf_s else told}"
             )
         self._voice.event(Event("running", self._name, time.time_ns(), text=str(source.id) if source else ""))
         if self._starter is not None:

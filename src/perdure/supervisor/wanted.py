@@ -58,5 +58,7 @@ class Setup(msgspec.Struct, frozen=True):
     cpu_check: cpu.Check = "features"
     gpu_lock_s: float = quantities.LOCK_S
     """The setting: how long work on GPUs may take to come to rest."""
+    rates: str | None = None
+    """The setting: path of the file that says how often workloads of each size are interrupted."""
     scheduler: Scheduler | None = None
     """Who allots the time, and can put the job into its queue again; None: nobody, or nobody who can be asked."""
