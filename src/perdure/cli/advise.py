@@ -52,8 +52,6 @@ def advise(
       perdure advise attempts.parquet --rates /etc/perdure/rates.json
     """
     from perdure.advisor import advise as advisor
-    from perdure.advisor import ratings
-    from perdure.model import rates as model_rates
     from perdure.report import terminal
 
     if top < 0:
@@ -79,7 +77,7 @@ def advise(
         )
     _write(answer, html, csv, parquet)
     if rates is not None:
-        files.write_bytes(rates, model_rates.encode(ratings.of(answer, classification, level=_level(values["level"]))), mode=0o644)
+        _write_rates(answer, rates, classification, _level(values["level"]))
     if common.json:
         console.print_json(answer)
         return
@@ -120,6 +118,14 @@ def size_bytes(history: str) -> float | None:
         return float(os.path.getsize(history))
     except OSError:
         return None
+
+
+def _write_rates(answer: Advice, path: Path, classification: Literal["strict", "inclusive"], level: float) -> None:
+    # Not before: they stand on what a node need not have, and whoever is without it is to be told so first.
+    from perdure.advisor import ratings
+    from perdure.model import rates
+
+    files.write_bytes(path, rates.encode(ratings.of(answer, classification, level=level)), mode=0o644)
 
 
 def _write(answer: Advice, html: Path | None, csv: Path | None, parquet: Path | None) -> None:
