@@ -25,10 +25,11 @@ def test_a_job_whose_checkpoints_cannot_be_read_waits_until_they_can(tmp_path):
         cluster.head("scontrol", "release", str(job), user="alice")
         wait_until(lambda: cluster.job(job).get("Restarts") == "2", "it is not held", timeout_s=LONG_S)
         cluster.wait_state(job, "PENDING", timeout_s=LONG_S)
-        assert "held" in cluster.job(job)["Reason"].lower()  # JobHeldUser; later versions tell how that came about
+        # JobHeldUser; later versions tell how that came about.
+        wait_until(lambda: "held" in cluster.job(job)["Reason"].lower(), "it is not held", timeout_s=LONG_S)
         said = work.written(cluster, "alice", "kept", "err")
         assert f"the job is held, so that it does not start over: scontrol release {job} tries again" in said
-        assert "unmanaged" not in said
+        assert "unmanaged" not in said, said
         assert (cluster.home / "alice/kept.starts").read_text() == "started\n"
 
         packs.with_name("away").rename(packs)

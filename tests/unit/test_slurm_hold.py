@@ -26,11 +26,11 @@ class Job:
         self.problems = list(problems)
         self.held: list[str] = []
 
-    def hold(self, reason: str) -> str:
+    def hold(self, reason: str, say) -> None:
+        say(f"{reason}; held")
         if self.problems:
             raise self.problems.pop(0)
         self.held.append(reason)
-        return f"{reason}; held"
 
 
 @pytest.fixture
@@ -63,7 +63,12 @@ def test_one_that_is_saved_is_held(store):
     job = Job()
     status, lines = told(REFUSED, _Hold(job, "job", OWNER))
     assert job.held == ["its processor lacks avx512 (another node)"]
-    assert lines == [{"said": "its processor lacks avx512 (another node); held"}, {"ended": {"status": REFUSED.exit_status, "error": None}}]
+    # From the first line on, a seat that is gone does not let the task run by itself.
+    assert lines == [
+        {"started": {"name": "job"}},
+        {"said": "its processor lacks avx512 (another node); held"},
+        {"ended": {"status": REFUSED.exit_status, "error": None}},
+    ]
     assert status == REFUSED.exit_status != 0
 
 
@@ -83,25 +88,29 @@ def test_its_first_attempt_runs_as_ever(store):
 def test_a_store_that_does_not_say_may_hold_something(store, problem):
     store.problem = problem
     job = Job()
-    assert told(problem, _Hold(job, "job", OWNER))[1][1]["ended"]["status"] == problem.exit_status
+    assert told(problem, _Hold(job, "job", OWNER))[1][-1]["ended"]["status"] == problem.exit_status
     assert job.held
 
 
 @pytest.mark.parametrize("error", [errors.WorkloadBusy("runs elsewhere"), errors.StaleLife("replaced")])
 def test_one_that_runs_elsewhere_is_not_held(store, error):
-    assert _Hold(Job(), "job", OWNER)(error) is None
+    assert not _Hold(Job(), "job", OWNER)(error, pytest.fail)
 
 
 def test_a_controller_that_is_away_for_a_moment_is_asked_again(store):
     job = Job(*[errors.SchedulerUnavailable("no answer")] * 3)
-    assert _Hold(job, "job", OWNER)(REFUSED) == "its processor lacks avx512 (another node); held"
+    said = []
+    assert _Hold(job, "job", OWNER)(REFUSED, said.append)
+    assert [reply.said for reply in said[1:]] == ["its processor lacks avx512 (another node); held"]
+    assert job.held
 
 
 def test_one_that_cannot_be_held_does_not_start_over_either(store):
     job = Job(*[errors.SchedulerUnavailable("no answer", hint="see scontrol ping")] * 4)
     status, lines = told(REFUSED, _Hold(job, "job", OWNER))
-    assert lines[0]["said"].endswith("; not started over, since it is saved; and not held: no answer (see scontrol ping)")
-    assert lines[1]["ended"]["status"] == status != 0
+    assert lines[1]["said"] == "its processor lacks avx512 (another node); held"
+    assert lines[2]["said"].endswith("; not started over, since it is saved; and not held: no answer (see scontrol ping)")
+    assert lines[3]["ended"]["status"] == status != 0
 
 
 @pytest.mark.parametrize(
@@ -113,11 +122,18 @@ def test_one_that_cannot_be_held_does_not_start_over_either(store):
     ],
 )
 def test_slurm_is_asked_as_the_jobs_user_and_not_for_one_that_leaves(monkeypatch, standing, said):
-    asked = []
+    asked, told = [], []
+    monkeypatch.setattr(scheduler.time, "sleep", lambda _seconds: None)
     monkeypatch.setattr(scheduler, "see", lambda _number, _owner: SimpleNamespace(address="7_1"))
     monkeypatch.setattr(scheduler.SlurmJob, "_judged", lambda _self, _seen: SimpleNamespace(standing=standing))
-    monkeypatch.setattr(commands, "run", lambda *words, owner: asked.append((*words, owner.uid)))
-    assert scheduler.SlurmJob(7, 1, OWNER, scheduler.Site(cluster="c", kill_wait_s=30, grace_s=None)).hold("why") == said
+
+    def ask(*words, owner):
+        assert told, "it must be told before Slurm ends who writes it down"
+        asked.append((*words, owner.uid))
+
+    monkeypatch.setattr(commands, "run", ask)
+    scheduler.SlurmJob(7, 1, OWNER, scheduler.Site(cluster="c", kill_wait_s=30, grace_s=None)).hold("why", told.append)
+    assert told == [said]
     assert asked == ([("scontrol", "requeuehold", "7_1", 2001)] if standing is Standing.RUNNING else [])
 
 
@@ -129,4 +145,4 @@ def test_what_slurm_refuses_is_told(monkeypatch):
     monkeypatch.setattr(scheduler.SlurmJob, "_judged", lambda _self, _seen: SimpleNamespace(standing=Standing.RUNNING))
     monkeypatch.setattr(commands, "run", refuse)
     with pytest.raises(errors.Unsupported, match="Access denied"):
-        scheduler.SlurmJob(7, 1, OWNER, scheduler.Site(cluster="c", kill_wait_s=30, grace_s=None)).hold("why")
+        scheduler.SlurmJob(7, 1, OWNER, scheduler.Site(cluster="c", kill_wait_s=30, grace_s=None)).hold("why", lambda _words: None)

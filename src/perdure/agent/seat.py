@@ -41,12 +41,17 @@ _LEAVE_S = 60.0
 """After the user's process is gone, a supervisor that waits for something of that user's ends all the same, after so long."""
 
 
-Refuse = Callable[[errors.PerdureError], str | None]
-"""Asked when a workload cannot be begun: returns what was done so that it is not run otherwise either; None: let it run."""
+Refuse = Callable[[errors.PerdureError, Callable[[Reply], None]], bool]
+"""Asked when a workload cannot be begun: returns whether it may not be run otherwise either, after the user was told by the second."""
 
 
 def serve(
-    channel: socket.socket, owner: Owner, trusted: Trusted, *, scheduler: Scheduler | None = None, refuse: Refuse = lambda _error: None
+    channel: socket.socket,
+    owner: Owner,
+    trusted: Trusted,
+    *,
+    scheduler: Scheduler | None = None,
+    refuse: Refuse = lambda _error, _say: False,
 ) -> int:
     """Do what the user's process at the other end of `channel` asks for, as the workload of `owner`, until that ends.
 
@@ -86,11 +91,8 @@ def serve(
 
 def _not_begun(error: errors.PerdureError, line: Line, refuse: Refuse) -> Ended:
     """Return what to tell of a workload that could not be begun. Told as an error, it may be run without us."""
-    words = refuse(error)
-    if words is None:
-        return Ended(error.exit_status, wire.document(error))
-    line.tell(replies.encode(Reply(said=words)))
-    return Ended(error.exit_status)
+    is_refused = refuse(error, lambda reply: line.tell(replies.encode(reply)))
+    return Ended(error.exit_status, None if is_refused else wire.document(error))
 
 
 class _Seat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,6 +18,8 @@ _POLL_S = 60.0
 """Between two looks at a job that is not preempted with a notice: its time limit changes rarely."""
 _LEAST_POLL_S = 2.0
 _SHARE_OF_GRACE = 0.2
+_HEARD_S = 1.0
+"""So long somebody has to write down why a job is held."""
 _LATE_S = 120.0
 """A preemption strikes when Slurm's scheduler next looks, not at the second."""
 _REQUEUES_ENDED = (24, 11)
@@ -95,19 +98,23 @@ class SlurmJob:
             ) from error
         return f"{reason}; the job was put into the queue again and goes on from its checkpoint"
 
-    def hold(self, reason: str) -> str:
-        """Put the job into the queue again, but held, as its user: it cannot go on, and must not start over. Returns what was done.
+    def hold(self, reason: str, say: Callable[[str], None]) -> None:
+        """Put the job into the queue again, but held, as its user: it cannot go on, and must not start over.
+
+        What is done is told by `say` before, since Slurm ends the attempt then, and who writes it down with it.
 
         Raises `errors.SchedulerUnavailable`, `errors.Unsupported`.
         """
         seen = see(self._number, self._owner)
         if self._judged(seen).standing not in _GOES_ON:
-            return f"{reason}; the job is being ended"
+            say(f"{reason}; the job is being ended")
+            return
+        say(f"{reason}; the job is held, so that it does not start over: scontrol release {seen.address} tries again")
+        time.sleep(_HEARD_S)
         try:
             commands.run("scontrol", "requeuehold", seen.address, owner=self._owner)
         except commands.Refused as error:
             raise errors.Unsupported(f"Slurm does not do that: {error}") from error
-        return f"{reason}; the job is held, so that it does not start over: scontrol release {seen.address} tries again"
 
     def _await_strike(self) -> None:
         """Wait until Slurm ends the attempt, where it has announced that; not longer than a while after it was to be."""

@@ -21,7 +21,7 @@ import msgspec
 from perdure import errors
 from perdure.agent import replies, seat, site, surroundings
 from perdure.agent.caller import Caller
-from perdure.agent.replies import Ended, Reply
+from perdure.agent.replies import Ended, Reply, Started
 from perdure.agent.surroundings import Surroundings
 from perdure.agent.trusted import Trusted
 from perdure.model.checkpoint import Owner
@@ -99,15 +99,24 @@ class _Hold:
     def __init__(self, job: SlurmJob, name: str, owner: Owner) -> None:
         self._job, self._name, self._owner = job, name, owner
 
-    def __call__(self, error: errors.PerdureError) -> str | None:
-        """Hold it because of `error`; return what was done, in words, or None: let it run."""
+    def __call__(self, error: errors.PerdureError, tell: Callable[[Reply], None]) -> bool:
+        """Hold it because of `error`, after that was said; false: let it run."""
         if isinstance(error, errors.WorkloadBusy | errors.StaleLife) or not self._may_be_saved():
-            return None
-        reason = _in_words(error)
+            return False
+        # Slurm ends this process with the attempt. A task whose seat is gone runs by itself, unless that had begun.
+        tell(Reply(started=Started(self._name)))
+        reason, told = _in_words(error), set[str]()
+
+        def say_once(words: str) -> None:
+            if words not in told:
+                told.add(words)
+                tell(Reply(said=words))
+
         try:
-            return _patiently(lambda: self._job.hold(reason))
+            _patiently(lambda: self._job.hold(reason, say_once))
         except errors.PerdureError as problem:
-            return f"{reason}; not started over, since it is saved; and not held: {_in_words(problem)}"
+            say_once(f"{reason}; not started over, since it is saved; and not held: {_in_words(problem)}")
+        return True
 
     def _may_be_saved(self) -> bool:
         try:
@@ -119,17 +128,15 @@ class _Hold:
             return True
 
 
-def _let_it_run(_error: errors.PerdureError) -> None:
-    return None
+def _let_it_run(_error: errors.PerdureError, _tell: Callable[[Reply], None]) -> bool:
+    return False
 
 
 def _leave(channel: socket.socket, error: errors.PerdureError, hold: _Hold | None) -> int:
     """There is nothing to be kept, because of `error`. Returns this process's exit status."""
-    words = hold(error) if hold is not None else None
-    if words is None:
+    if hold is None or not hold(error, lambda reply: _say(channel, reply)):
         _say(channel, Reply(unmanaged=f"{_in_words(error)}; it runs unmanaged"))
         return 0
-    _say(channel, Reply(said=words))
     _say(channel, Reply(ended=Ended(error.exit_status)))
     return error.exit_status
 
