@@ -89,6 +89,7 @@ def test_a_missing_one_is_told_with_its_name(tmp_path):
         ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, ("node", 1)),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ("node", 1)),
         ({"SLURM_GPUS_ON_NODE": "many"}, ("node", 1)),
+        ({"SLURM_GPUS_ON_NODE": "9" * 5000}, ("node", 1)),
     ],
 )
 def test_the_size_of_a_workload_is_what_it_was_given(environment, size):

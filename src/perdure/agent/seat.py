@@ -77,21 +77,22 @@ def serve(
         ended = Ended(kept.keep(request, scheduler))
     except errors.PerdureError as error:
         audit.note("refuse", uid=owner.uid, pid=trusted.caller_pid, result=error.code, job=trusted.job or None, why=str(error))
-        ended = _not_begun(error, line, refuse) if kept is None or not kept.has_begun else Ended(error.exit_status, wire.document(error))
+        ended = _ended(error, kept, line, refuse)
     except Exception as error:  # noqa: BLE001 - the top of a request; what went wrong in root's process is not for the user to read
         trace = "".join(traceback.format_exception(error))
         audit.note(
             "bug", uid=owner.uid, pid=trusted.caller_pid, result=type(error).__name__, job=trusted.job or None, why=trace[-_MOST_TRACE:]
         )
         told = errors.PerdureError("a fault in Perdure; nothing of the workload runs", hint="the administrator finds more in the audit log")
-        ended = _not_begun(told, line, refuse) if kept is None or not kept.has_begun else Ended(told.exit_status, wire.document(told))
+        ended = _ended(told, kept, line, refuse)
     line.tell_last(replies.encode(Reply(ended=ended)))
     return ended.status
 
 
-def _not_begun(error: errors.PerdureError, line: Line, refuse: Refuse) -> Ended:
-    """Return what to tell of a workload that could not be begun. Told as an error, it may be run without us."""
-    is_refused = refuse(error, lambda reply: line.tell(replies.encode(reply)))
+def _ended(error: errors.PerdureError, kept: _Seat | None, line: Line, refuse: Refuse) -> Ended:
+    """Return what to tell of an end by `error`. Told as an error before the workload began, it may be run without us."""
+    has_begun = kept is not None and kept.has_begun
+    is_refused = not has_begun and refuse(error, lambda reply: line.tell(replies.encode(reply)))
     return Ended(error.exit_status, None if is_refused else wire.document(error))
 
 

@@ -13,6 +13,9 @@ from perdure.model.rates import Rates
 _NONE = ("", "-1", "NoDevFiles", "none", "void")
 """What ``CUDA_VISIBLE_DEVICES`` says where there are none."""
 
+_MOST_DIGITS = 6
+"""A longer number of GPUs is none: the environment is the user's."""
+
 
 def read(path: str) -> Rates:
     """Read the file of rates at `path`. Raises `errors.InputFormat`, `errors.InputError`."""
@@ -32,7 +35,7 @@ def read(path: str) -> Rates:
 def size_of(environment: Mapping[str, str]) -> tuple[Literal["gpu", "node"], int]:
     """Return the size of a workload with this environment: the GPUs that Slurm or its user gave it, else one node."""
     told = environment.get("SLURM_GPUS_ON_NODE", "")
-    if told.isascii() and told.isdigit() and int(told) > 0:
+    if told.isascii() and told.isdigit() and len(told) <= _MOST_DIGITS and int(told) > 0:
         return "gpu", int(told)
     for variable in ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         listed = environment.get(variable, "")
