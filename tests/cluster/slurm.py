@@ -108,7 +108,7 @@ class Cluster:
         try:
             wait_until(is_there, f"job {job}: not {' or '.join(states)}", timeout_s=timeout_s, pause_s=0.2)
         except Failed as error:
-            raise Failed(f"{error}, but {state}: {self.job(job)}\n{self.output(job)[-3000:]}") from None
+            raise Failed(f"{error}, but {state}: {self.job(job)}\n{self.told_of(job)}\n{self.output(job)[-3000:]}") from None
         return state
 
     def wait_node(self, job: int, *, not_on: str = "", timeout_s: float = 120) -> str:
@@ -123,7 +123,7 @@ class Cluster:
         try:
             wait_until(is_there, f"job {job} does not run", timeout_s=timeout_s, pause_s=0.1)
         except Failed as error:
-            raise Failed(f"{error}: {fields}\n{self.output(job)[-3000:]}") from None
+            raise Failed(f"{error}: {fields}\n{self.told_of(job)}\n{self.output(job)[-3000:]}") from None
         return fields["NodeList"]
 
     def output(self, job: int) -> str:
@@ -131,6 +131,11 @@ class Cluster:
         path = self.job(job).get("StdOut", "")
         outside = self.folder / path.lstrip("/")
         return outside.read_text(errors="replace") if path and outside.is_file() else ""
+
+    def told_of(self, job: int) -> str:
+        """Return what the controller's log says of a job, its last lines."""
+        log = (self.folder / "log" / shape.HEAD / "slurmctld.log").read_text(errors="replace")
+        return "\n".join([line for line in log.splitlines() if f"JobId={job}" in line][-40:])
 
     def attempts(self, job: int) -> list[tuple[str, str, str]]:
         """Return (state, exit code, nodes) of each attempt in the accounting, oldest first."""

@@ -6,11 +6,15 @@ streams in two files and in one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cluster import installed, work
-from cluster.machine import wait_until
+from cluster.machine import Failed, wait_until
 from cluster.shape import Shape
 from cluster.slurm import Cluster
 
@@ -77,19 +81,53 @@ def story(tmp_path_factory):
         saved = [job for (_kind, name), job in told.jobs.items() if name != "plain"]
         for job in saved:
             wait_until(lambda job=job: work.checkpoints(cluster, ALICE, job), f"no checkpoint of {job}", timeout_s=LONG_S)
-        for kind, name in told.jobs:
-            (cluster.home / "alice" / f"{kind}-{name}.read").write_text("two")
-        for (_kind, name), job in told.jobs.items():
-            if name.startswith("requeued"):
-                cluster.head("scontrol", "requeue", str(job), user="alice")
-        for lost, _stays in _KINDS.values():
-            cluster.kill(lost)
-        for job in saved:
-            wait_until(lambda job=job: cluster.job(job).get("Restarts") == "1", f"{job} is not requeued", timeout_s=LONG_S)
+        with _changing([cluster.home / "alice" / f"{kind}-{name}.read" for kind, name in told.jobs if name != "plain"]):
+            for (_kind, name), job in told.jobs.items():
+                if name.startswith("requeued"):
+                    cluster.head("scontrol", "requeue", str(job), user="alice")
+            for lost, _stays in _KINDS.values():
+                cluster.kill(lost)
+            for kind, name in told.jobs:
+                if name != "plain":
+                    _wait_to_go_on(told, kind, name)
         (cluster.home / "alice/go").write_text("")
         for job in told.jobs.values():
             cluster.wait_state(job, "COMPLETED", "FAILED", timeout_s=LONG_S)
         yield told
+
+
+@contextlib.contextmanager
+def _changing(paths: list[Path]) -> Iterator[None]:
+    """Write something else into `paths` again and again: whenever the last checkpoint is taken, a restore finds them changed since.
+
+    They never have another size, with which no process that reads them is brought back.
+    """
+    over = threading.Event()
+
+    def change() -> None:
+        number = 0
+        while not over.wait(0.2):
+            number = (number + 1) % 1000
+            for path in paths:
+                with path.open("r+") as file:
+                    file.write(f"{number:03}")
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        writer.join()
+
+
+def _wait_to_go_on(told: Story, kind: str, name: str) -> None:
+    job = told.jobs[kind, name]
+    file = f"{kind}-{name}.{'out' if name.endswith('joined') else 'err'}"
+    try:
+        wait_until(lambda: ": goes on from " in told.read(file), f"{job} does not go on", timeout_s=LONG_S)
+    except Failed as error:
+        raise Failed(f"{error}: {told.cluster.job(job)}\n{told.cluster.told_of(job)}\n{told.read(file)}") from None
 
 
 def _begin(told: Story, kind: str) -> None:
@@ -101,7 +139,7 @@ def _begin(told: Story, kind: str) -> None:
         ("requeued", stays, work.files(f"{kind}-requeued")),
         ("requeued-joined", stays, (f"--output={kind}-requeued-joined.out",)),
     ):
-        (told.cluster.home / "alice" / f"{kind}-{name}.read").write_text("one")
+        (told.cluster.home / "alice" / f"{kind}-{name}.read").write_text("000")
         told.submit(kind, name, node, _SCRIPT.format(lines=LINES, name=f"{kind}-{name}"), *files, env={"PERDURE": "every=2s"})
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from perdure import errors
@@ -42,7 +43,8 @@ def store(monkeypatch):
     def opened(_place):
         if there.problem is not None:
             raise there.problem
-        yield SimpleNamespace(checkpoints=lambda _name: there.checkpoints)
+        names = ("other", "slurm-lab-8", "slurm-lab-7.0", "slurm-lab-7")
+        yield SimpleNamespace(workloads=lambda: names, checkpoints=lambda name: there.checkpoints if name in ("job", "slurm-lab-7") else [])
 
     monkeypatch.setattr(seat.place, "opened", opened)
     monkeypatch.setattr(seat.site, "read", lambda _environment: SimpleNamespace(place_of=lambda _owner: None))
@@ -135,6 +137,59 @@ def test_slurm_is_asked_as_the_jobs_user_and_not_for_one_that_leaves(monkeypatch
     scheduler.SlurmJob(7, 1, OWNER, scheduler.Site(cluster="c", kill_wait_s=30, grace_s=None)).hold("why", told.append)
     assert told == [said]
     assert asked == ([("scontrol", "requeuehold", "7_1", 2001)] if standing is Standing.RUNNING else [])
+
+
+FACTS = seat.Facts(owner=OWNER, job=7, step=seat.naming.BATCH, task_pid=1, own="", defaults=())
+
+
+@pytest.fixture
+def controller(monkeypatch):
+    """Slurm's controller: how many times it does not answer before it does."""
+    there = SimpleNamespace(away=0, asked=0)
+
+    def see(_job, _owner):
+        there.asked += 1
+        if there.asked <= there.away:
+            raise errors.SchedulerUnavailable("no answer")
+        return SimpleNamespace(partition="main", restarts=1, may_requeue=True)
+
+    monkeypatch.setattr(scheduler, "see", see)
+    monkeypatch.setattr(scheduler, "site", lambda _owner, _partition: scheduler.Site(cluster="lab", kill_wait_s=30, grace_s=None))
+    monkeypatch.setattr(seat, "_PAUSE_S", 0.001)
+    return there
+
+
+def found(facts: seat.Facts) -> tuple[bool, list[dict]]:
+    """Whether Slurm says that it is the first attempt, and what the task hears meanwhile."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        _job, is_first = seat._find(ours, facts)
+        ours.shutdown(socket.SHUT_WR)
+        return is_first, [json.loads(line) for line in theirs.makefile("rb")]
+
+
+def test_a_saved_job_waits_for_a_controller_that_is_away_for_long_and_says_so_once(store, controller):
+    controller.away = 50
+    assert found(FACTS) == (False, [{"said": "no answer; waiting for Slurm's controller, since the job is saved"}])
+    assert controller.asked == 51
+
+
+@pytest.mark.parametrize(("checkpoints", "step", "problem"), [([], "batch", None), (["job@1.1"], "0", None), ([], "batch", "missing")])
+def test_one_of_which_nothing_is_saved_does_not_wait_for_it(store, controller, checkpoints, step, problem):
+    store.checkpoints, controller.away = checkpoints, 50
+    store.problem = errors.StoreMissing("no store") if problem else None
+    with pytest.raises(errors.SchedulerUnavailable):
+        found(msgspec.structs.replace(FACTS, step=step))
+    assert controller.asked == seat._TRIES
+
+
+def test_where_the_store_does_not_say_either_it_waits_until_the_task_ends(store, controller):
+    store.problem, controller.away = errors.StoreUnavailable("no store"), 10**9
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.close()
+        with pytest.raises(seat._Unmanaged, match="the task has ended"):
+            seat._find(ours, FACTS)
 
 
 def test_what_slurm_refuses_is_told(monkeypatch):

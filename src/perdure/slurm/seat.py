@@ -67,7 +67,7 @@ def sit(facts: Facts) -> int:
     with socket.socket(fileno=CHANNEL) as channel:
         hold: _Hold | None = None
         try:
-            found, is_first = _find(facts)
+            found, is_first = _find(channel, facts)
             around = _take_seat(channel, facts.task_pid)
             name = naming.name(found.cluster, facts.job, facts.step)
             if not is_first:
@@ -155,12 +155,38 @@ def _patiently(ask: Callable[[], _T]) -> _T:
     return ask()
 
 
-def _find(facts: Facts) -> tuple[SlurmJob, bool]:
+def _find(channel: socket.socket, facts: Facts) -> tuple[SlurmJob, bool]:
     """Ask Slurm for what the supervisor has to know, and whether this is the job's first attempt.
 
-    Neither spank's items nor the environment tell the count of restarts to the shim in all versions; the controller does.
-    Raises `_Unmanaged`, `errors.SchedulerUnavailable`.
+    Neither spank's items nor the environment tell the count of restarts to the shim in all versions; the controller does. Where it does
+    not answer, a task of which something is saved waits for it. Raises `_Unmanaged`, `errors.SchedulerUnavailable`.
     """
+    has_said = False
+    while True:
+        try:
+            return _ask(facts)
+        except errors.SchedulerUnavailable as error:
+            if not has_said and not _is_saved(facts):
+                raise
+            if not has_said:
+                _say(channel, Reply(said=f"{error}; waiting for Slurm's controller, since the job is saved"))
+                has_said = True
+        _pause(channel)
+
+
+def _is_saved(facts: Facts) -> bool:
+    """Tell whether a checkpoint of the task may be in its user's store, in whatever cluster the job is."""
+    try:
+        with place.opened(site.read(os.environ).place_of(facts.owner)) as repository:
+            own = [name for name in repository.workloads() if (naming.read(name) or ())[1:] == (facts.job, facts.step)]
+            return any(repository.checkpoints(name) for name in own)
+    except errors.StoreMissing:
+        return False
+    except errors.PerdureError:
+        return True
+
+
+def _ask(facts: Facts) -> tuple[SlurmJob, bool]:
     seen = _patiently(lambda: scheduler.see(facts.job, facts.owner))
     around = _patiently(lambda: scheduler.site(facts.owner, seen.partition))
     if not seen.may_requeue:
@@ -194,8 +220,6 @@ def _wait_for_store(channel: socket.socket, owner: Owner) -> None:
     Raises `_Unmanaged` when the task ends meanwhile, `errors.StoreUnavailable` when it stays away.
     """
     until_s, has_said = time.monotonic() + _STORE_S, False
-    poll = select.poll()
-    poll.register(channel, select.POLLRDHUP)
     while True:
         try:
             with place.opened(site.read(os.environ).place_of(owner)):
@@ -208,8 +232,15 @@ def _wait_for_store(channel: socket.socket, owner: Owner) -> None:
             if not has_said:
                 _say(channel, Reply(said=f"{error}; waiting for the store"))
                 has_said = True
-        if poll.poll(_PAUSE_S * 1000):
-            raise _Unmanaged("the task has ended")
+        _pause(channel)
+
+
+def _pause(channel: socket.socket) -> None:
+    """Wait a moment before the next try. Raises `_Unmanaged` when the task ends meanwhile."""
+    poll = select.poll()
+    poll.register(channel, select.POLLRDHUP)
+    if poll.poll(_PAUSE_S * 1000):
+        raise _Unmanaged("the task has ended")
 
 
 def _say(channel: socket.socket, reply: Reply) -> None:
