@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -29,6 +30,7 @@ _WORK = Path(__file__).parent / "programs" / "work.py"
 _SOURCE = Path(__file__).resolve().parent.parent / "src"
 _DRAWS = 2000
 _GOAL = 0.5
+_LONGEST_START_S = 120.0
 
 
 def report(arguments: Sequence[str] = ()) -> list[Figure]:
@@ -70,10 +72,25 @@ class _Worker:
             os.mkfifo(pipe)
         self._words = open(os.devnull, "w")  # noqa: SIM115
         self.process = subprocess.Popen([*command, *pipes], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=self._words)
-        # In the order in which the program opens them.
         self._times = os.open(pipes[1], os.O_RDONLY | os.O_NONBLOCK)
-        self._orders = open(pipes[0], "w", buffering=1)  # noqa: SIM115
+        self._orders = open(self._when_read(pipes[0]), "w", buffering=1)  # noqa: SIM115
         os.set_blocking(self._times, True)
+
+    def _when_read(self, pipe: str) -> int:
+        """Return a descriptor that writes into `pipe`, once the program has it open."""
+        deadline_s = time.monotonic() + _LONGEST_START_S
+        while time.monotonic() < deadline_s and self.process.poll() is None:
+            try:
+                descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                time.sleep(0.01)
+            else:
+                os.set_blocking(descriptor, True)
+                return descriptor
+        self.process.kill()
+        raise SystemExit(f"bench: {self.process.args} did not come up")
 
     def turn(self, blocks: int) -> tuple[float, float]:
         """Let it work; return the seconds that took, of wall and of processor time."""

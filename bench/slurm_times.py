@@ -30,6 +30,7 @@ def report(arguments: Sequence[str] = ()) -> list[Figure]:
     rounds = parser.parse_args(list(arguments)).rounds
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
     from cluster import installed, rootfs, work
+    from cluster.shape import Shape
 
     lack = rootfs.lack("24.11")
     if lack is not None:
@@ -40,7 +41,7 @@ def report(arguments: Sequence[str] = ()) -> list[Figure]:
         folder = Path(above, "cluster")
         folder.mkdir()
         os.chmod(above, 0o755)
-        with installed.running(folder) as cluster:
+        with installed.running(folder, Shape(slurmd_timeout_s=10)) as cluster:
             work.lay(cluster)
             for number in range(rounds):
                 for arm, seen in _round(cluster, number).items():

@@ -14,18 +14,24 @@ from perdure._version import __version__
 if TYPE_CHECKING:
     from perdure.advisor.advise import advise
     from perdure.advisor.policy_file import load_policy
+    from perdure.advisor.ratings import rates
     from perdure.decision.policy import Policy
     from perdure.decision.verdict import decide
-    from perdure.model.advice import Advice, Costs, JobQuestion, Verdict
+    from perdure.model.advice import Advice, Costs, JobQuestion, Size, Verdict
+    from perdure.model.rates import Rates, encode_rates
 
 _PUBLIC = {
     "advise": "perdure.advisor.advise",
     "decide": "perdure.decision.verdict",
     "load_policy": "perdure.advisor.policy_file",
+    "rates": "perdure.advisor.ratings",
+    "encode_rates": "perdure.model.rates",
     "Policy": "perdure.decision.policy",
     "Advice": "perdure.model.advice",
     "Costs": "perdure.model.advice",
     "JobQuestion": "perdure.model.advice",
+    "Rates": "perdure.model.rates",
+    "Size": "perdure.model.advice",
     "Verdict": "perdure.model.advice",
 }
 
@@ -34,11 +40,15 @@ __all__ = [
     "Costs",
     "JobQuestion",
     "Policy",
+    "Rates",
+    "Size",
     "Verdict",
     "__version__",
     "advise",
     "decide",
+    "encode_rates",
     "load_policy",
+    "rates",
 ]
 
 

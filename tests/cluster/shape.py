@@ -28,7 +28,9 @@ class Shape:
     """Seconds that a preempted job is given."""
     proctrack: str = "linuxproc"
     prolog_flags: str = "Alloc"
-    slurmd_timeout_s: int = 10
+    slurmd_timeout_s: int = 30
+    """How long a node may be silent. The controller counts those that live only when it has given up on asking those that do not
+    (MessageTimeout), and asks each third of this: with 10 s it takes them all for lost where the machine has much else to do."""
     kill_wait_s: int = 2
 
     def address(self, name: str) -> str:

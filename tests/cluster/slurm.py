@@ -54,12 +54,24 @@ class Cluster:
         """Connect a node again."""
         self.nodes[node].heal()
 
+    def give_up(self, node: str) -> None:
+        """Tell Slurm that a node is lost, as an admin does who knows: its jobs are requeued at once, not after `slurmd_timeout_s`."""
+        self.head("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+
     def boot(self, *names: str) -> None:
         """Start nodes and wait until Slurm counts on them."""
         for name in names:
             self.nodes[name].start()
         for name in names:
             self.nodes[name].wait_ready()
+        self._wait_up(*names)
+
+    def give_back(self, node: str) -> None:
+        """Tell Slurm that a node it was told is lost is back, and wait until it counts on it."""
+        self.head("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        self._wait_up(node)
+
+    def _wait_up(self, *names: str) -> None:
         wait_until(lambda: all(self.node_state(name) in ("idle", "mix", "alloc") for name in names), f"{names}: not idle", timeout_s=60)
 
     def start_agent(self, name: str) -> None:

@@ -1,6 +1,6 @@
 """On a real cluster, an ordinary user's unchanged script that was opted in: its node dies, is cut off, its time is up, it is cancelled.
 
-All of it happens to jobs of one cluster at the same time, since most of that time is Slurm's: it takes half a minute to miss a node.
+All of it happens to jobs of one cluster at the same time, since most of that time is Slurm's: it takes most of a minute to miss a node.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _begin(told: Story) -> None:
     cluster = told.cluster
     # One node has GPUs for two: what has to come there from elsewhere needs not wait for the others.
     told.killed = _submit(cluster, "killed", "n1", "-G1")
-    told.cut = _submit(cluster, "cut", "n2", "-G1")
+    # Not where its node is dead and Slurm does not know yet.
+    told.cut = _submit(cluster, "cut", "n2", "-G1", "--exclude=n1")
     told.limited = _submit(cluster, "limited", "n3", "--time=1")
     told.cancelled = _submit(cluster, "cancelled", "n3")
     for job in (told.killed, told.cut, told.cancelled):
@@ -84,6 +85,8 @@ def _break(told: Story) -> None:
     cluster.kill("n1")
     told.cut_s = time.monotonic()
     cluster.cut("n2")
+    # Its job is to be run again while its lease lasts.
+    cluster.give_up("n2")
     cluster.head("scancel", str(told.cancelled), user="alice")
     cluster.wait_state(told.cancelled, "CANCELLED")
     wait_until(lambda: "cancelled.starts" not in " ".join(cluster.processes("n3", "alice")), "it still runs", timeout_s=60)
@@ -110,6 +113,7 @@ def _watch(told: Story, *, deadline_s: float) -> None:
 def _end(told: Story) -> None:
     cluster = told.cluster
     cluster.heal("n2")
+    cluster.give_back("n2")
     cluster.boot("n1")
     wait_until(lambda: cluster.job(told.limited).get("Restarts", "0") != "0", "its time is not up", timeout_s=LONG_S)
     for name in ("killed", "cut", "limited"):

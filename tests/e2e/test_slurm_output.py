@@ -87,6 +87,7 @@ def story(tmp_path_factory):
                     cluster.head("scontrol", "requeue", str(job), user="alice")
             for lost, _stays in _KINDS.values():
                 cluster.kill(lost)
+                cluster.give_up(lost)
             for kind, name in told.jobs:
                 if name != "plain":
                     _wait_to_go_on(told, kind, name)

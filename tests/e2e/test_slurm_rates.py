@@ -18,7 +18,7 @@ FOUND = Rates(history="h", end="", classification="strict", gpu=((1.0, 6400.0), 
 
 def test_a_job_is_saved_as_often_as_the_history_asks_for_at_its_size(tmp_path):
     with installed.running(tmp_path) as cluster:
-        text = rates.encode(FOUND).decode()
+        text = rates.encode_rates(FOUND).decode()
         put = (
             f"printf %s {shlex.quote(text)} >/etc/perdure/rates.json; echo 'rates = \"/etc/perdure/rates.json\"' >>/etc/perdure/config.toml"
         )

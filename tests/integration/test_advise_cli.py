@@ -119,7 +119,7 @@ def test_nodes_are_given_how_often_work_of_each_size_is_interrupted(perdure, his
     done = perdure("advise", history, "--json", "--rates", tmp_path / "rates.json")
     assert done.returncode == 0, done.stderr
     known = {one["evidence"]["key"]["name"]: one["mttf"]["minutes"] for one in json.loads(done.stdout)["workloads"]}
-    found = rates.decode((tmp_path / "rates.json").read_bytes())
+    found = rates.decode_rates((tmp_path / "rates.json").read_bytes())
     assert found.mttf_minutes("gpu", 512) == pytest.approx(known["pretrain"])
     assert found.mttf_minutes("gpu", 1) == pytest.approx(known["small"])
     assert known["pretrain"] < found.mttf_minutes("gpu", 100) < known["small"]

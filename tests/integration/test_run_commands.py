@@ -387,7 +387,7 @@ def test_a_store_that_others_may_look_at_is_warned_about(site):
 def test_the_interval_is_that_of_the_sites_history_for_the_workloads_size(site):
     found = Rates(history="h", end="", classification="strict", gpu=((1.0, 6400.0), (64.0, 100.0)), node=((1.0, 9000.0),))
     path = site.work / "rates.json"
-    path.write_bytes(rates.encode(found))
+    path.write_bytes(rates.encode_rates(found))
     run = ("run", "--name", "a", "--fresh")
     eight = site.run(*run, "--rates", "rates.json", "--", "true", env={"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"})
     # √(6400 · 100) minutes.

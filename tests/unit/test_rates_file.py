@@ -39,7 +39,7 @@ def test_what_the_history_does_not_have_is_not_known():
 
 
 def test_it_is_read_as_it_was_written():
-    assert rates.decode(rates.encode(FOUND)) == FOUND
+    assert rates.decode_rates(rates.encode_rates(FOUND)) == FOUND
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_it_is_read_as_it_was_written():
     ],
 )
 def test_what_is_no_such_file_is_said_to_be_none(change, tmp_path):
-    document = json.loads(rates.encode(FOUND)) | change
+    document = json.loads(rates.encode_rates(FOUND)) | change
     path = tmp_path / "rates.json"
     path.write_text(json.dumps(document))
     with pytest.raises(errors.InputFormat, match=r"rates\.json: not a file of rates") as caught:

@@ -77,7 +77,7 @@ def advise(
         )
     _write(answer, html, csv, parquet)
     if rates is not None:
-        _write_rates(answer, rates, classification, _level(values["level"]))
+        _write_rates(answer, rates, classification)
     if common.json:
         console.print_json(answer)
         return
@@ -120,12 +120,12 @@ def size_bytes(history: str) -> float | None:
         return None
 
 
-def _write_rates(answer: Advice, path: Path, classification: Literal["strict", "inclusive"], level: float) -> None:
+def _write_rates(answer: Advice, path: Path, classification: Literal["strict", "inclusive"]) -> None:
     # Not before: they stand on what a node need not have, and whoever is without it is to be told so first.
     from perdure.advisor import ratings
     from perdure.model import rates
 
-    files.write_bytes(path, rates.encode(ratings.of(answer, classification, level=level)), mode=0o644)
+    files.write_bytes(path, rates.encode_rates(ratings.rates(answer, classification)), mode=0o644)
 
 
 def _write(answer: Advice, html: Path | None, csv: Path | None, parquet: Path | None) -> None:

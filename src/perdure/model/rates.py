@@ -54,12 +54,12 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return math.exp(math.log(low_minutes) * (1.0 - share) + math.log(high_minutes) * share)
 
 
-def encode(rates: Rates) -> bytes:
-    """Return `rates` as the document."""
+def encode_rates(rates: Rates) -> bytes:
+    """Return `rates` as the JSON document that `perdure run --rates` and the setting `rates` read."""
     return msgspec.json.format(msgspec.json.encode(rates), indent=2) + b"\n"
 
 
-def decode(content: bytes) -> Rates:
+def decode_rates(content: bytes) -> Rates:
     """Read the document. Raises `errors.InputFormat`."""
     try:
         found = msgspec.json.decode(content, type=Rates)

@@ -18,6 +18,13 @@ LEAST_S = 1.0
 """No interval is shorter than this, whatever the figures say: a mistyped failure rate must not stop the workload over and over."""
 
 
+def mttf_s(said_s: float | None, rated_s: float | None) -> float:
+    """Return the mean time to failure to reckon with: what the user said, else what the site's rates say of the workload's size, else
+    what is assumed.
+    """
+    return said_s or rated_s or ASSUMED_MTTF_S
+
+
 def best_s(mttf_s: float, cost_s: float) -> float:
     """Return the seconds of useful work between two checkpoints that minimise the expected total time; at least `LEAST_S`.
 

@@ -27,7 +27,7 @@ def read(path: str) -> Rates:
     if len(content) > rates.MOST_BYTES:
         raise errors.InputFormat(f"{path} is too large for a file of rates", hint=rates.HINT)
     try:
-        return rates.decode(content)
+        return rates.decode_rates(content)
     except errors.InputFormat as error:
         raise errors.InputFormat(f"{path}: {error}", hint=error.hint) from error
 

@@ -230,7 +230,7 @@ class _Start:
         if life.record.adopted:
             self._voice.say(f"{self._name}: process {life.tree.pid} is kept from now on; what it writes goes where it went before")
         if options.every == "auto":
-            mttf_s = options.mttf_s or options.rated_mttf_s or interval.ASSUMED_MTTF_S
+            mttf_s = interval.mttf_s(options.mttf_s, options.rated_mttf_s)
             told = f" (the history's, of {self._rated_for})" if options.rated_mttf_s else " (assumed; say better with --mttf)"
             self._voice.say(
                 f"{self._name}: a checkpoint every {units.format_duration(interval.best_s(mttf_s, interval.ASSUMED_COST_S))} at first, "

@@ -69,7 +69,7 @@ class Triggers:
     @property
     def mttf_s(self) -> float:
         """Mean time to failure that `auto` reckons with."""
-        return self._options.mttf_s or self._options.rated_mttf_s or interval.ASSUMED_MTTF_S
+        return interval.mttf_s(self._options.mttf_s, self._options.rated_mttf_s)
 
     def ends(self, end_s: float | None, *, now_s: float) -> None:
         """The allotted time ends at `end_s`; None: nobody says."""
