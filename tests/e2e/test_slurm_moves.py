@@ -112,6 +112,8 @@ def _watch(told: Story, *, deadline_s: float) -> None:
 
 def _end(told: Story) -> None:
     cluster = told.cluster
+    # Slurm has to miss its node by itself.
+    cluster.wait_node(told.killed, not_on="n1", timeout_s=LONG_S)
     cluster.heal("n2")
     cluster.give_back("n2")
     cluster.boot("n1")
