@@ -478,11 +478,12 @@ def test_what_only_root_may_open_by_now_ends_a_restore_before_the_first_step(hom
     shared.write_text("for a group")
     os.chown(shared, 0, USER.groups[-1])
     shared.chmod(0o640)  # stays: CRIU would see it
-    script = "import time; shared = open('../shared'); print('up', flush=True); time.sleep(0.2); print('on', flush=True); time.sleep(600)"
+    script = "import time; shared = open('../shared'); print('up', flush=True)\nwhile True: time.sleep(0.05); print('on', flush=True)"
     with Workload.python(home, script, owner=USER) as workload:
         workload.wait_for("up")
         dumped = workload.dump()
         workload.end()
+        workload.drain()
         workload.output = b""
         os.chown(shared, 0, 0)
         children = process.children(os.getpid())
