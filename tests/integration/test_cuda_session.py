@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -441,6 +442,21 @@ def test_a_helper_that_is_killed_after_it_wrote_everything_costs_nothing(world, 
     held.resume()
     program.goes_on()
     assert len(world.calls("complete")) >= 2
+
+
+def test_a_helper_that_is_ended_does_nothing_any_more(world, helper, programs, monkeypatch):
+    """It brings back what is suspended when whoever asked it is gone: not when that one only takes another helper."""
+    program = programs()
+    held = session(helper, program)
+    held.suspend()
+    connection = helper._connection
+    slow = SimpleNamespace(close=lambda: (connection.close(), time.sleep(1.0)))
+    monkeypatch.setattr(helper, "_connection", slow)
+    helper.close()
+    assert world.calls("restore") == []
+    assert states(helper, program) == [State.CHECKPOINTED]
+    held.resume()
+    program.goes_on()
 
 
 def test_who_has_no_cuda_or_is_another_process_by_now_is_never_given_to_the_driver(world, helper, programs):

@@ -120,7 +120,7 @@ def _left_alone(told: Jobs) -> None:
     told.submit("no-requeue-comment", WITH_STEPS, "--no-requeue", "--comment=perdure:every=2s")
     told.submit("no-requeue-script", f"#!/bin/bash\n#SBATCH --no-requeue --comment=perdure\n{WITH_STEPS}")
     told.submit("no-requeue-step", f"export PERDURE=1\n{WITH_STEPS}", "--no-requeue")
-    told.submit("tasks", "srun -n 2 sh -c 'echo ran in $PERDURE_WORKLOAD'", "--ntasks=2", "--comment=perdure")
+    told.submit("tasks", "srun -n 2 sh -c 'echo ran in $PERDURE_WORKLOAD'", "--ntasks=2", "--nodes=1", "--comment=perdure")
     told.submit("never", "echo ran ${PERDURE_WORKLOAD-alone}", "--comment=perdure", env={"PERDURE": "0"})
     told.submit("killed-step", "srun -n 1 sh -c 'kill -USR2 $$'; echo ended with $?", env=EVERY)
 

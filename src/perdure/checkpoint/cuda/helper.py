@@ -84,10 +84,12 @@ class Helper:
         process, self._process = self._process, None
         connection, self._connection = self._connection, None
         self._got.clear()
+        # Before it sees that nobody is there any more: it would begin to bring back what is suspended, and be killed half-way.
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
         if connection is not None:
             connection.close()
         if process is not None:
-            process.send_signal(signal.SIGKILL)
             self._ended = [one for one in (*self._ended, process) if not _is_reaped(one)]
 
     def _start(self) -> None:
