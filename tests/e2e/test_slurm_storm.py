@@ -31,7 +31,7 @@ class Storm:
     waits: bool = False
     """Whether the jobs end only after it."""
     is_told: bool = False
-    """Whether an admin tells Slurm of the nodes that do not come back at once; else it has to miss them."""
+    """Whether an admin tells Slurm of each node; else it has to miss it, or its jobs, which may take it minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,8 @@ def cluster(tmp_path_factory):
 def _weather(cluster: Cluster, storm: Storm) -> dict[str, float]:
     """Submit the jobs, kill nodes while the storm lasts, wait for all jobs; return how much of what there was.
 
-    Some nodes are back at once, and Slurm misses their jobs when they register; others only after it has given them up.
+    Where nobody tells Slurm, some nodes are back at once, and it misses their jobs when they register; others only after it has given
+    them up.
     """
     chance = random.Random(storm.seed)
     sizes = {f"storm{number}": round(chance.uniform(*storm.job_s) / PAUSE_S) for number in range(storm.jobs)}
@@ -62,9 +63,9 @@ def _weather(cluster: Cluster, storm: Storm) -> dict[str, float]:
         node = chance.choice(cluster.shape.nodes)
         cluster.kill(node)
         kills += 1
-        if chance.random() < 0.5:
-            if storm.is_told:
-                cluster.give_up(node)
+        if storm.is_told:
+            cluster.give_up(node)
+        elif chance.random() < 0.5:
             wait_until(lambda node=node: cluster.node_state(node).startswith("down"), f"{node} is not missed", timeout_s=LONG_S)
         cluster.boot(node)
         time.sleep(chance.uniform(*storm.between_kills_s))
