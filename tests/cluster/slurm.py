@@ -15,6 +15,8 @@ from cluster.shape import Shape
 
 __all__ = ["Cluster", "Failed", "Shape", "running"]
 
+_ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+
 
 class Cluster:
     """A running cluster."""
@@ -150,7 +152,18 @@ class Cluster:
         return "\n".join([line for line in log.splitlines() if f"JobId={job}" in line][-40:])
 
     def attempts(self, job: int) -> list[tuple[str, str, str]]:
-        """Return (state, exit code, nodes) of each attempt in the accounting, oldest first."""
+        """Return (state, exit code, nodes) of each attempt in the accounting, oldest first. Of a job that is over, its end is waited for.
+
+        Raises `Failed` where that takes too long.
+        """
+        is_over = self.job(job).get("JobState", "") in ("", *_ENDS)
+        found = self._accounted(job)
+        if is_over and found and found[-1][0] in ("RUNNING", "PENDING"):
+            wait_until(lambda: self._accounted(job)[-1][0] not in ("RUNNING", "PENDING"), f"job {job}: not accounted for", timeout_s=60)
+            found = self._accounted(job)
+        return found
+
+    def _accounted(self, job: int) -> list[tuple[str, str, str]]:
         fields = "State,ExitCode,NodeList"
         out = self.head("sacct", "-a", "-D", "-X", "-n", "-P", "-S", "2020-01-01", "-j", str(job), "-o", fields).stdout
         rows = [line.split("|") for line in out.splitlines()]

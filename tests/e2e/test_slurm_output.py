@@ -57,8 +57,10 @@ class Story:
 
     def submit(self, kind: str, name: str, node: str, script: str, *options: str, env: dict[str, str] | None = None) -> None:
         """Submit a job of alice's to the nodes of `kind`, if possible to `node`."""
-        others = ",".join(one for nodes in _KINDS.values() if node not in nodes for one in nodes)
-        where = (f"--prefer={node}", f"--exclude={others}")
+        stays = _KINDS[kind][1]
+        # What need not be on the node that is lost must not be there when it is: Slurm would run it once more.
+        others = [one for one in self.cluster.shape.nodes if one not in (node, stays)]
+        where = (f"--prefer={node}", f"--exclude={','.join(others)}")
         self.jobs[kind, name] = self.cluster.submit("alice", script, *where, *options, env=env)
 
     def read(self, name: str) -> str:

@@ -444,6 +444,16 @@ def test_a_helper_that_is_killed_after_it_wrote_everything_costs_nothing(world, 
     assert len(world.calls("complete")) >= 2
 
 
+def test_a_process_that_was_killed_is_none_to_be_asked_about_from_then_on(world, programs):
+    """It takes the kernel a while to end it, and the driver would say that it runs."""
+    for _ in range(10):
+        program = programs()
+        (found,) = processes.find([program.pid])
+        assert processes.is_same(found.pid, found.start_ticks)
+        program.process.kill()
+        assert not processes.is_same(found.pid, found.start_ticks)
+
+
 def test_a_helper_that_is_ended_does_nothing_any_more(world, helper, programs, monkeypatch):
     """It brings back what is suspended when whoever asked it is gone: not when that one only takes another helper."""
     program = programs()

@@ -27,6 +27,15 @@ def child():
         yield running
 
 
+def test_a_process_that_was_killed_is_known_to_end_before_it_has():
+    for _ in range(50):
+        with subprocess.Popen(["sleep", "1000"]) as running:
+            assert not process.status(running.pid).is_killed
+            assert not process.stat(running.pid).is_exiting
+            running.kill()
+            assert process.status(running.pid).is_killed
+
+
 def test_this_process_is_described(child):
     me = os.getpid()
     found = process.stat(child.pid)

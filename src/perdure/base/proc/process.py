@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal as signals
 
 import msgspec
 
@@ -14,6 +15,7 @@ MAX_ENVIRONMENT_BYTES = 4 << 20
 """Longest environment or command line that is read. The kernel allows 6 MiB together; who needs more than this is not named by it."""
 
 
+_PF_EXITING = 0x00000004
 _PF_KTHREAD = 0x00200000
 
 
@@ -50,6 +52,11 @@ class Stat(msgspec.Struct, frozen=True):
         return self.state in "ZXx"
 
     @property
+    def is_exiting(self) -> bool:
+        """Tell whether it is on its way out of the kernel: it runs no code of its own any more."""
+        return bool(self.flags & _PF_EXITING)
+
+    @property
     def is_of_the_kernel(self) -> bool:
         """Tell whether it is a thread of the kernel's own, which no user started."""
         return bool(self.flags & _PF_KTHREAD)
@@ -84,6 +91,11 @@ class Status(msgspec.Struct, frozen=True):
     def inner_pid(self) -> int:
         """Its PID inside its own PID namespace."""
         return self.namespace_pids[-1]
+
+    @property
+    def is_killed(self) -> bool:
+        """Tell whether SIGKILL has been sent to it: it may still look alive, and runs no code of its own any more."""
+        return bool(self.waiting >> (signals.SIGKILL - 1) & 1)
 
     def catches(self, signal: int) -> bool:
         """Tell whether it has a handler for `signal`."""

@@ -45,10 +45,14 @@ def has_cuda(pid: int) -> bool:
 
 
 def is_same(pid: int, start_ticks: int) -> bool:
-    """Tell whether process `pid` is the one that started at `start_ticks`, lives, and has CUDA loaded."""
+    """Tell whether process `pid` is the one that started at `start_ticks`, lives, and has CUDA loaded.
+
+    One that was killed lives no more, though it takes the kernel a while to end it: what the driver killed would be seen to run.
+    """
     try:
         stat = process.stat(pid)
-        return stat.start_ticks == start_ticks and not stat.is_dead and has_cuda(pid)
+        is_ending = stat.is_dead or stat.is_exiting or process.status(pid).is_killed
+        return stat.start_ticks == start_ticks and not is_ending and has_cuda(pid)
     except errors.ProcessGone:
         return False
 
