@@ -1,7 +1,8 @@
 """The time from a node's death to the job running again under Slurm, managed and unmanaged, on the test cluster (needs root).
 
 ``python -m bench slurm_times [--rounds N]``. Both jobs count on the same node, half a minute apart from nothing else; it is killed; both
-run again elsewhere. Slurm's own times are those of the cluster's configuration: SlurmdTimeout 10 s, leases of 15 s.
+run again elsewhere. Slurm's own times are those of the cluster's configuration, but for SlurmdTimeout, which is 10 s here; leases last
+15 s.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def store(monkeypatch):
     def opened(_place):
         if there.problem is not None:
             raise there.problem
-        names = ("other", "slurm-lab-8", "slurm-lab-7.0", "slurm-lab-7")
+        names = ("job", "other", "slurm-lab-8", "slurm-lab-7.0", "slurm-lab-7")
         yield SimpleNamespace(workloads=lambda: names, checkpoints=lambda name: there.checkpoints if name in ("job", "slurm-lab-7") else [])
 
     monkeypatch.setattr(seat.place, "opened", opened)
@@ -150,7 +150,7 @@ def controller(monkeypatch):
     def see(_job, _owner):
         there.asked += 1
         if there.asked <= there.away:
-            raise errors.SchedulerUnavailable("no answer")
+            raise errors.SchedulerUnavailable("no answer", hint="see scontrol ping")
         return SimpleNamespace(partition="main", restarts=1, may_requeue=True)
 
     monkeypatch.setattr(scheduler, "see", see)
@@ -170,7 +170,8 @@ def found(facts: seat.Facts) -> tuple[bool, list[dict]]:
 
 def test_a_saved_job_waits_for_a_controller_that_is_away_for_long_and_says_so_once(store, controller):
     controller.away = 50
-    assert found(FACTS) == (False, [{"said": "no answer; waiting for Slurm's controller, since the job is saved"}])
+    said = "no answer (see scontrol ping); waiting for Slurm's controller, since the job may have been saved"
+    assert found(FACTS) == (False, [{"said": said}])
     assert controller.asked == 51
 
 

@@ -101,7 +101,8 @@ class _Hold:
 
     def __call__(self, error: errors.PerdureError, tell: Callable[[Reply], None]) -> bool:
         """Hold it because of `error`, after that was said; false: let it run."""
-        if isinstance(error, errors.WorkloadBusy | errors.StaleLife) or not self._may_be_saved():
+        busy = isinstance(error, errors.WorkloadBusy | errors.StaleLife)
+        if busy or not _may_be_saved(self._owner, lambda name: name == self._name):
             return False
         # Slurm ends this process with the attempt. A task whose seat is gone runs by itself, unless that had begun.
         tell(Reply(started=Started(self._name)))
@@ -117,15 +118,6 @@ class _Hold:
         except errors.PerdureError as problem:
             say_once(f"{reason}; not started over, since it is saved; and not held: {_in_words(problem)}")
         return True
-
-    def _may_be_saved(self) -> bool:
-        try:
-            with place.opened(site.read(os.environ).place_of(self._owner)) as repository:
-                return bool(repository.checkpoints(self._name))
-        except errors.StoreMissing:
-            return False
-        except errors.PerdureError:
-            return True
 
 
 def _let_it_run(_error: errors.PerdureError, _tell: Callable[[Reply], None]) -> bool:
@@ -159,27 +151,27 @@ def _find(channel: socket.socket, facts: Facts) -> tuple[SlurmJob, bool]:
     """Ask Slurm for what the supervisor has to know, and whether this is the job's first attempt.
 
     Neither spank's items nor the environment tell the count of restarts to the shim in all versions; the controller does. Where it does
-    not answer, a task of which something is saved waits for it. Raises `_Unmanaged`, `errors.SchedulerUnavailable`.
+    not answer, a task of which something may be saved waits for it. Raises `_Unmanaged`, `errors.SchedulerUnavailable`.
     """
     has_said = False
     while True:
         try:
             return _ask(facts)
         except errors.SchedulerUnavailable as error:
-            if not has_said and not _is_saved(facts):
-                raise
             if not has_said:
-                _say(channel, Reply(said=f"{error}; waiting for Slurm's controller, since the job is saved"))
+                # The name of its cluster is the controller's to say, too.
+                if not _may_be_saved(facts.owner, lambda name: (naming.read(name) or ())[1:] == (facts.job, facts.step)):
+                    raise
+                _say(channel, Reply(said=f"{_in_words(error)}; waiting for Slurm's controller, since the job may have been saved"))
                 has_said = True
         _pause(channel)
 
 
-def _is_saved(facts: Facts) -> bool:
-    """Tell whether a checkpoint of the task may be in its user's store, in whatever cluster the job is."""
+def _may_be_saved(owner: Owner, is_own: Callable[[str], bool]) -> bool:
+    """Tell whether the user's store has a checkpoint of a workload of whose name `is_own` says so, or does not tell."""
     try:
-        with place.opened(site.read(os.environ).place_of(facts.owner)) as repository:
-            own = [name for name in repository.workloads() if (naming.read(name) or ())[1:] == (facts.job, facts.step)]
-            return any(repository.checkpoints(name) for name in own)
+        with place.opened(site.read(os.environ).place_of(owner)) as repository:
+            return any(repository.checkpoints(name) for name in repository.workloads() if is_own(name))
     except errors.StoreMissing:
         return False
     except errors.PerdureError:

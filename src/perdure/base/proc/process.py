@@ -53,7 +53,7 @@ class Stat(msgspec.Struct, frozen=True):
 
     @property
     def is_exiting(self) -> bool:
-        """Tell whether it is on its way out of the kernel: it runs no code of its own any more."""
+        """Tell whether it has begun to exit: it runs no code of its own any more."""
         return bool(self.flags & _PF_EXITING)
 
     @property
