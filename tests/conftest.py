@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import s3server
 import supervised
-from cluster import rootfs, shape
+from cluster import rootfs, shape, slurm
 from postgres import Server
 
 # How long an example takes says how busy the machine is, and nothing about the code.
@@ -108,6 +108,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     marker = item.get_closest_marker("required_but_missing")
     if marker:
         pytest.fail(marker.args[0], pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the cluster of a test that failed has to say of it."""
+    report = yield
+    if report.failed and report.when == "call":
+        report.sections += [("what the test cluster told", cluster.told()) for cluster in slurm.ALIVE]
+    return report
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from cluster.shape import Shape
 __all__ = ["Cluster", "Failed", "Shape", "running"]
 
 _ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+_TELLING = re.compile(r"equeue|not responding|set to DOWN|NODE_FAIL|preempt|Killing|cancel|suspend", re.IGNORECASE)
+_LAST_LINES = 8
+_LAST_EVENTS = 40
 
 
 class Cluster:
@@ -151,6 +155,16 @@ class Cluster:
         log = (self.folder / "log" / shape.HEAD / "slurmctld.log").read_text(errors="replace")
         return "\n".join([line for line in log.splitlines() if f"JobId={job}" in line][-40:])
 
+    def told(self) -> str:
+        """Return what jobs and the controller said last: for whoever must find out why a test failed, when all of it is gone."""
+        said = []
+        for path in sorted(self.folder.glob("home/*/*.err")):
+            lines = path.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+            said += [f"{path.parent.name}/{path.name}: {line}" for line in lines if "perdure: " in line]
+        log = (self.folder / "log" / shape.HEAD / "slurmctld.log").read_text(errors="replace")
+        said += [line for line in log.splitlines() if _TELLING.search(line)][-_LAST_EVENTS:]
+        return "\n".join(said)
+
     def attempts(self, job: int) -> list[tuple[str, str, str]]:
         """Return (state, exit code, nodes) of each attempt in the accounting, oldest first. Of a job that is over, its end is waited for.
 
@@ -173,6 +187,10 @@ class Cluster:
         """Return the command lines of a user's processes on a node."""
         done = self.run(node, "ps", "-u", user, "-o", "args=", check=False)
         return done.stdout.splitlines()
+
+
+ALIVE: list[Cluster] = []
+"""Those that run now."""
 
 
 @contextlib.contextmanager
@@ -198,7 +216,14 @@ def running(folder: Path, shape_: Shape | None = None, *, template: Path | None 
         for name in names:
             nodes[name].wait_ready()
         _wait_idle(cluster)
-        yield cluster
+        ALIVE.append(cluster)
+        try:
+            yield cluster
+        except Exception as error:
+            error.add_note(cluster.told())
+            raise
+        finally:
+            ALIVE.remove(cluster)
 
 
 def _lay(folder: Path, chosen: Shape, root: Path, template: Path | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -76,42 +78,87 @@ SUSPENDED = """
 import subprocess, sys, time
 from perdure.checkpoint import tree
 from perdure.checkpoint.tree import Tree
+from perdure.supervisor import deadman as module
 from perdure.supervisor.deadman import DeadMan
 
+if sys.argv[1] == "never":
+    module.RENEWAL_S = 0.5
+
 class Held:
-    ttl_s = 90.0 if sys.argv[1] == "renews" else 1.5  # a third of it is how long a renewal is waited for
+    ttl_s = 2.0
     def __init__(self): self.since_s = now_s()
     @property
-    def remaining_s(self): return self.since_s + 2.0 - now_s()
+    def remaining_s(self): return self.since_s + self.ttl_s - now_s()
 
 now_s = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
 held = Held()
 with subprocess.Popen(["sleep", "600"]) as victim:
     deadman = DeadMan(held, Tree(victim.pid, tree.start_ticks_of(victim.pid)))
     deadman.start()
-    print("ready", flush=True)
-    sys.stdin.readline()  # in which it is stopped for longer than the lease lasts
-    if sys.argv[1] == "renews":
-        held.since_s = now_s() + 600
-        deadman.close()
-        deadman.join()
-        print("alive" if victim.poll() is None and not deadman.has_struck else "dead", flush=True)
-        victim.kill()
-    else:
+    print(victim.pid, flush=True)
+    sys.stdin.readline()  # in which it is stopped
+    if sys.argv[1] == "never":
         victim.wait()
         print("dead", flush=True)
+    else:
+        time.sleep(float(sys.argv[1]))
+        held.ttl_s = 600
+        time.sleep(1)
+        print("dead" if victim.poll() is not None or deadman.has_struck else tree.look(victim.pid).states[victim.pid], flush=True)
+        deadman.close()
+        deadman.join()
+        victim.kill()
 """
 
 
-@pytest.mark.parametrize(("then", "expected"), [("renews", b"alive\n"), ("hangs", b"dead\n")])
-def test_suspended_for_longer_than_the_lease_it_waits_for_a_renewal(then, expected):
-    """The suspended process writes nothing: what it finds on its input was written while it stood still, and is read when it goes on."""
-    command = [sys.executable, "-c", SUSPENDED, then]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as suspended:
-        assert suspended.stdout.readline() == b"ready\n"
-        suspended.send_signal(signal.SIGSTOP)
-        suspended.stdin.write(b"go on\n")
-        suspended.stdin.flush()
-        time.sleep(3.0)  # the lease has to run out meanwhile
-        suspended.send_signal(signal.SIGCONT)
-        assert suspended.stdout.readline() == expected
+@contextlib.contextmanager
+def suspended(renews_after):
+    """Give a process that holds a lease of two seconds, and the PID of its workload; it goes on as soon as there is a line to read."""
+    with subprocess.Popen([sys.executable, "-c", SUSPENDED, renews_after], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+        victim = int(one.stdout.readline())
+        one.send_signal(signal.SIGSTOP)
+        one.stdin.write(b"go on\n")
+        one.stdin.flush()
+        yield one, victim
+
+
+@pytest.mark.parametrize(
+    ("still_s", "renews_after", "expected"),
+    [
+        pytest.param(3.0, "0", b"S\n", id="renewed at once"),
+        pytest.param(1.7, "1.5", b"S\n", id="woken shortly before the lease's end, renewed after it"),
+        pytest.param(3.0, "never", b"dead\n", id="never renewed"),
+    ],
+)
+def test_suspended_it_waits_for_a_renewal(still_s, renews_after, expected):
+    with suspended(renews_after) as (one, _victim):
+        time.sleep(still_s)
+        one.send_signal(signal.SIGCONT)
+        assert one.stdout.readline() == expected
+
+
+def test_what_is_woken_later_is_stopped_until_the_renewal_and_goes_on_then():
+    with suspended("3") as (one, victim):
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(3.0)
+        one.send_signal(signal.SIGCONT)
+        time.sleep(1.0)
+        os.kill(victim, signal.SIGCONT)
+        wait_until(lambda: tree.look(victim).is_stopped)
+        assert one.stdout.readline() == b"S\n"
+
+
+def test_what_somebody_else_has_stopped_stays_stopped():
+    with suspended("1") as (one, victim):
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(3.0)
+        one.send_signal(signal.SIGCONT)
+        assert one.stdout.readline() == b"T\n"
+        os.kill(victim, signal.SIGKILL)
+
+
+def wait_until(is_so):
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -205,12 +205,25 @@ def stop(tree: Tree) -> None:
         _signal(pid, signal.SIGSTOP)
 
 
-def resume(tree: Tree, *, leave: frozenset[int] = frozenset()) -> tuple[int, ...]:
-    """Let every stopped process of the tree go on, but for the PIDs in `leave`; returns those that were stopped.
+def stop_running(tree: Tree) -> frozenset[int]:
+    """Stop every process of the tree that is not stopped or held by a tracer; returns their PIDs. Raises `errors.ProcessGone`.
+
+    One that somebody else has stopped is not stopped a second time, so that it goes on when they let it.
+    """
+    running = frozenset(found.pid for found in members(tree) if not found.is_stopped)
+    for pid in running:
+        _signal(pid, signal.SIGSTOP)
+    return running
+
+
+def resume(tree: Tree, *, leave: frozenset[int] = frozenset(), only: frozenset[int] | None = None) -> tuple[int, ...]:
+    """Let every stopped process of the tree go on, but for the PIDs in `leave`, or of those in `only`; returns those that were stopped.
 
     Raises `errors.ProcessGone` when the root is gone.
     """
-    stopped = tuple(found.pid for found in members(tree) if found.is_stopped and found.pid not in leave)
+    stopped = tuple(
+        found.pid for found in members(tree) if found.is_stopped and found.pid not in leave and (only is None or found.pid in only)
+    )
     # Children first: a shell that sees its child go on has not missed that it stopped.
     for pid in reversed(stopped):
         _signal(pid, signal.SIGCONT)

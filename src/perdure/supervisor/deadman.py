@@ -18,10 +18,11 @@ from perdure.checkpoint import tree
 from perdure.checkpoint.tree import Tree
 from perdure.store.lives import HeldLife
 
+_LOOKS_A_TTL = 10
 _LATE_S = 0.5
 """Woken so much later than it asked for, this process stood still itself: suspended by a scheduler, or with its machine."""
-_SHARE_OF_TTL = 1 / 3
-"""So long it then waits for a renewal, with the workload stopped."""
+RENEWAL_S = 60.0
+"""So long a supervisor that stood still may take to renew, with the workload stopped: perhaps a whole cluster has just gone on."""
 _LOOK_S = 0.05
 
 
@@ -38,16 +39,18 @@ class DeadMan(threading.Thread):
         self._root = root
         self._pidfd = os.pidfd_open(root.pid)
         self._closed = threading.Event()
+        self._stood_still = False
+        """This process did, since the lease was renewed."""
         self.has_struck = False
         """It has killed the workload."""
 
     def run(self) -> None:
         """Wait for the end of the lease, which each renewal puts off."""
-        while not self._waits():
-            if self._held.remaining_s <= 0:
-                self.has_struck = True
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        while not self._closed.is_set():
+            if self._held.remaining_s > 0:
+                self._wait()
+            elif not (self._stood_still and self._renews()):
+                self._strike()
                 break
         os.close(self._pidfd)
 
@@ -55,25 +58,41 @@ class DeadMan(threading.Thread):
         """Wait for nothing any more: the workload has ended."""
         self._closed.set()
 
-    def _waits(self) -> bool:
-        """Wait for as long as the lease lasts now; returns whether nobody waits any more."""
-        left_s, began_s = max(self._held.remaining_s, 0.0), _now_s()
-        if self._closed.wait(left_s):
-            return True
-        if self._held.remaining_s <= 0 and _now_s() - began_s > left_s + _LATE_S:
-            self._wait_stopped()
-        return self._closed.is_set()
+    def _wait(self) -> None:
+        """Wait for a part of what is left of the lease, and find out whether this process stood still meanwhile."""
+        left_s, began_s = self._held.remaining_s, _now_s()
+        pause_s = max(min(left_s, self._held.ttl_s / _LOOKS_A_TTL), 0.0)
+        self._closed.wait(pause_s)
+        if _now_s() - began_s > pause_s + _LATE_S:
+            self._stood_still = True
+        elif self._held.remaining_s > left_s:
+            self._stood_still = False
 
-    def _wait_stopped(self) -> None:
-        """Give the supervisor, which has just woken as well, the time to renew, in which the workload does nothing."""
-        until_s = _now_s() + self._held.ttl_s * _SHARE_OF_TTL
+    def _renews(self) -> bool:
+        """Give the supervisor, which has just woken as well, the time to renew, in which the workload does nothing; return whether it did.
+
+        Whoever wakes both wakes one process after the other. So one that stands still is let alone: it may be about to be woken, and if it
+        is not, somebody else stopped it before. One that goes on is stopped, however late it was woken.
+        """
+        until_s, stopped = _now_s() + RENEWAL_S, frozenset[int]()
+        while self._held.remaining_s <= 0:
+            if self._closed.is_set():
+                return True
+            if _now_s() > until_s:
+                return False
+            with contextlib.suppress(errors.ProcessGone):
+                stopped |= tree.stop_running(self._root)
+            time.sleep(_LOOK_S)
         with contextlib.suppress(errors.ProcessGone):
-            before = frozenset(each.pid for each in tree.members(self._root) if each.is_stopped)
-            tree.stop(self._root)
-            while self._held.remaining_s <= 0 and _now_s() < until_s and not self._closed.wait(_LOOK_S):
-                pass
-            if self._held.remaining_s > 0:
-                tree.resume(self._root, leave=before)
+            tree.resume(self._root, only=stopped)
+        return True
+
+    def _strike(self) -> None:
+        if self._closed.is_set():
+            return
+        self.has_struck = True
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
 
 def _now_s() -> float:
