@@ -85,6 +85,17 @@ def test_failures_make_longer_pauses_and_a_success_ends_them():
     assert triggers.due(now_s + 5.0) is not None
 
 
+def test_what_is_put_off_is_tried_again_as_often_however_long_that_goes_on():
+    triggers = Triggers(Options(every=5.0), now_s=0.0)
+    now_s = 5.0
+    for _ in range(9):
+        assert triggers.due(now_s) is not None
+        assert triggers.put_off(now_s) == 30.0
+        assert triggers.due(now_s + 29.9) is None
+        now_s += 30.0
+    assert Triggers(Options(every=300.0), now_s=0.0).put_off(300.0) == 300.0
+
+
 def test_asking_does_not_wait_for_the_pause():
     triggers = Triggers(Options(every=5.0), now_s=0.0)
     triggers.failed(5.0)
@@ -150,7 +161,7 @@ def test_an_end_that_comes_closer_is_the_one_that_holds():
 
 @given(
     every=st.one_of(st.just("never"), st.just("auto"), st.floats(1.0, 1e5)),
-    steps=st.lists(st.tuples(st.sampled_from(["wait", "ask", "commit", "fail"]), st.floats(0.0, 1e4)), max_size=60),
+    steps=st.lists(st.tuples(st.sampled_from(["wait", "ask", "commit", "fail", "put off"]), st.floats(0.0, 1e4)), max_size=60),
 )
 def test_next_says_when_due_will_answer(every, steps):
     """Whatever happened: nothing is due before `next_s` unless asked for, and something is due then."""
@@ -165,6 +176,8 @@ def test_next_says_when_due_will_answer(every, steps):
                 triggers.committed(now_s, stopped_s=amount / 100, whole_s=amount / 10)
             case "fail":
                 assert triggers.failed(now_s) > 0
+            case "put off":
+                assert triggers.put_off(now_s) > 0
             case _:
                 next_s = triggers.next_s()
                 assert (triggers.due(now_s) is not None) == (now_s >= next_s)

@@ -96,6 +96,7 @@ def record(life: Life, outcome: Outcome, voice: Voice, *, in_store: bool, by_han
 
 def explain(error: errors.PerdureError, pause: str, *, asked: bool) -> str:
     """Return what to say of a checkpoint that was not made."""
-    hint = f" ({error.hint})" if error.hint else ""
-    again = "" if asked else f"; next try in {pause}"
-    return f"no checkpoint: {error}{hint}; the workload goes on{again}"
+    said = f"no checkpoint: {error}" + (f" ({error.hint})" if error.hint else "")
+    if isinstance(error, errors.CheckpointLater):
+        return said if asked else f"{said}; tried again every {pause}"
+    return f"{said}; the workload goes on" + ("" if asked else f"; next try in {pause}")

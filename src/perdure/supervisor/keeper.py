@@ -76,6 +76,8 @@ class Keeper:
         self._askers = Askers()
         self._is_resting = False
         """At the last checkpoint it had not run since the one before."""
+        self._said_of_delay = ""
+        """Why it was not the moment for the last one, as it was said; empty: it was."""
 
     def run(self) -> Outcome:
         """Keep the workload until it ends or is given up. Raises `errors.StaleLife` when another life took over."""
@@ -221,6 +223,7 @@ class Keeper:
         last = LastCheckpoint.of(manifest, cost_s=done.whole_s)
         count = done.checkpoints if done.checkpoints is not None else self._life.record.checkpoints + 1
         self._life.remember(last_checkpoint=last, checkpoints=count, changed_ns=time.time_ns())
+        self._said_of_delay = ""
         self._triggers.committed(now_s(), stopped_s=last.stopped_s, whole_s=done.whole_s)
         self._allotment.warn_of_grace(done.whole_s)
         self._tell(Event("committed", self._life.name, time.time_ns(), checkpoint=last, durations_s=manifest.durations_s))
@@ -256,11 +259,16 @@ class Keeper:
             self._voice.say(f"no checkpoint: {error}; passing SIGTERM on")
             self._departure.end("SIGTERM, and no checkpoint could be made", self._life.options.grace_s)
             return
-        pause_s = self._triggers.failed(now_s())
+        is_put_off = isinstance(error, errors.CheckpointLater)
+        pause_s = self._triggers.put_off(now_s()) if is_put_off else self._triggers.failed(now_s())
         if due.trigger is Trigger.END:
             pause_s = _RETRY_END_S
             self._reactor.after(pause_s, lambda: self._ask(due))
-        self._voice.say(ending.explain(error, units.format_duration(pause_s), asked=due.trigger is not Trigger.INTERVAL))
+        words = ending.explain(error, units.format_duration(pause_s), asked=due.trigger is not Trigger.INTERVAL)
+        # A workload may be stopped for days.
+        if words != self._said_of_delay:
+            self._voice.say(words)
+        self._said_of_delay = words if is_put_off else ""
 
     def _gone(self, pidfd: int) -> None:
         """The workload's init has ended, and with it its whole PID namespace."""

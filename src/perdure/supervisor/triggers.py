@@ -108,9 +108,16 @@ class Triggers:
     def failed(self, now_s: float) -> float:
         """A checkpoint was not made. Returns the pause in seconds until the next try."""
         pause_s = min(_FIRST_PAUSE_S * 2.0**self._failures, _LONGEST_PAUSE_S)
+        self._failures += 1
+        return self._put_off(now_s, pause_s)
+
+    def put_off(self, now_s: float) -> float:
+        """It was not the moment for a checkpoint: as `failed`, but the pause does not grow, since nothing has to be mended."""
+        return self._put_off(now_s, _FIRST_PAUSE_S)
+
+    def _put_off(self, now_s: float, pause_s: float) -> float:
         if math.isfinite(self.interval_s):
             pause_s = max(pause_s, self.interval_s)  # more often than without failures would be odd
-        self._failures += 1
         self._not_before_s = now_s + pause_s
         self._since_s = now_s
         return pause_s
