@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -19,6 +20,10 @@ from perdure import errors
 from perdure.checkpoint import alive, probes, tree
 
 pytestmark = pytest.mark.criu
+
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+ptrace = ctypes.CDLL(None).ptrace
+ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 
 COUNTER = """
 import hashlib, sys, time
@@ -274,6 +279,23 @@ def test_a_waiting_tree_counts_as_alive_and_its_probe_decides(tmp_path: Path):
         with pytest.raises(errors.RestoreFailed, match=r"did not end within 0\.1 s"):
             slow = probes.Probe(argv=("sh", "-c", "sleep 10; :"), environment=environment, working_directory="/", limit_s=0.1)
             alive.verify(workload.tree, (), slow)
+        # As when a signal to stop had reached it in the middle of the dump.
         tree.stop(workload.tree)
+        alive.verify(workload.tree, dumped.processes, None)
+        assert not [process for process in tree.members(workload.tree) if process.is_stopped]
+        traced = tree.pids(workload.tree)[-1]
+        assert ptrace(PTRACE_SEIZE, traced, None, None) == 0
         with pytest.raises(errors.RestoreFailed, match="stand still"):
             alive.verify(workload.tree, dumped.processes, None)
+        assert ptrace(PTRACE_INTERRUPT, traced, None, None) == 0
+        os.waitpid(traced, WALL)
+        assert ptrace(PTRACE_DETACH, traced, None, None) == 0
+
+
+def test_what_was_stopped_when_it_was_saved_is_brought_back_stopped(tmp_path: Path):
+    with Workload(tmp_path, "sleep", "1000") as workload:
+        (sleeper,) = tree.members(workload.tree)[1:]
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        dumped = workload.cycle()
+        alive.verify(workload.tree, dumped.processes, None)
+        assert [process.is_stopped for process in tree.members(workload.tree)] == [False, True]

@@ -171,6 +171,23 @@ Error: Could not process rule: No such file or directory
         "process-traced",
         {"pid": 15117},
     ),
+    "stopped in its own code": (
+        """Error (criu/parasite-syscall.c:87): si_code=4 si_pid=27021 si_status=19
+Error (criu/parasite-syscall.c:94): 27021 was stopped by 19 unexpectedly
+pie: 13343: Trimmed message received (12/0)
+""",
+        "process-stopped-meanwhile",
+        {"pid": 27021},
+    ),
+    "stopped while it was prepared": (
+        """Error (compel/src/lib/infect.c:608): Unexpected 21361 task interruption, aborting
+Error (compel/src/lib/infect.c:972): remote_mprotect failed
+Error (criu/cr-dump.c:1480): Can't infect (pid: 21361) with parasite
+Error (criu/cr-dump.c:1975): Dumping FAILED.
+""",
+        "process-stopped-meanwhile",
+        {"pid": 21361},
+    ),
     "frozen": (
         """(02.040947) Error (criu/cr-dump.c:1655): Timeout reached. Try to interrupt: 0
 (02.041159) Error (compel/src/lib/infect.c:262): Unseizable non-zombie 27509 found, state D, err -1/4

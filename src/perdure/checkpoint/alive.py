@@ -64,7 +64,8 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: probes.Probe | 
         return seen("ended", None)
     missing = _missing(now, expected)
     _check_cgroup(root)
-    while not _is_enough(time.monotonic() - began, now, has_moved=bool(moved)):
+    woken: set[int] = set()
+    while _wake(root, now, expected, woken) or not _is_enough(time.monotonic() - began, now, has_moved=bool(moved)):
         time.sleep(_STEP_S)
         now = _look(root)
         if not now:
@@ -139,9 +140,25 @@ def _check_not_alone(found: tuple[Process, ...], expected: tuple[ProcessFact, ..
         raise errors.RestoreFailed(f"the workload's processes are gone a moment after the restore: {names}", hint="try an older checkpoint")
 
 
-def _check_none_held(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> None:
+def _wake(root: Tree, found: tuple[Process, ...], expected: tuple[ProcessFact, ...], woken: set[int]) -> bool:
+    """Let those go on, once each, that a signal stopped which reached them in the middle of the dump; return whether there were any.
+
+    CRIU saves signals that wait. The workload was let go on then, for all stand still during a dump, and who sent the signal is not here.
+    """
+    stopped = frozenset(process.pid for process in _held(found, expected) if not process.tracer) - woken
+    woken |= stopped
+    with contextlib.suppress(errors.ProcessGone):
+        return bool(stopped and tree.resume(root, only=stopped))
+    return False
+
+
+def _held(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> list[Process]:
     was_stopped = {fact.pid for fact in expected if fact.stopped}
-    held = [process for process in found if process.inner_pid not in was_stopped and (process.is_stopped or process.tracer)]
+    return [process for process in found if process.inner_pid not in was_stopped and (process.is_stopped or process.tracer)]
+
+
+def _check_none_held(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> None:
+    held = _held(found, expected)
     if held:
         names = ", ".join(f"{process.command} ({process.pid})" for process in held)
         raise errors.RestoreFailed(f"after the restore these processes stand still: {names}", hint="see CRIU's log")

@@ -83,6 +83,7 @@ class DeadMan(threading.Thread):
             with contextlib.suppress(errors.ProcessGone):
                 stopped |= tree.stop_running(self._root)
             time.sleep(_LOOK_S)
+        self._stood_still = False
         with contextlib.suppress(errors.ProcessGone):
             tree.resume(self._root, only=stopped)
         return True

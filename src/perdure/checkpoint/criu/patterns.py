@@ -147,6 +147,16 @@ _PROCESS = (
         "process {pid} is being traced by a debugger, strace or another CRIU",
         "end the tracer (TracerPid in /proc/{pid}/status), then try again",
     ),
+    *(
+        Pattern(
+            regex,
+            "process-stopped-meanwhile",
+            "process {pid} was told to stop (SIGSTOP or the like) in the middle of the dump",
+            "try again; whoever suspends it, a scheduler or a person, does so before a checkpoint or after it",
+        )
+        # Signals 19 to 22 are those that stop a process; others are held back meanwhile.
+        for regex in (r"(?P<pid>\d+) was stopped by (?:19|20|21|22) unexpectedly", r"Unexpected (?P<pid>\d+) task interruption")
+    ),
     Pattern(
         r"session leader of (?P<pid>\d+)\(\d+\) is outside of its pid namespace",
         "process-session-outside",
