@@ -3,17 +3,20 @@
 
 What it is told on its command line comes from slurmstepd. Whatever it finds wrong here, before anything of the user's runs, it says in one
 line, and the task runs unmanaged. But one that was saved before does not: it would start over, into the files of the work that can still
-be gone on with. Such a job is held.
+be gone on with. Such a job is held, and its task ends with this process, whatever ends that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
+import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TypeVar
 
 import msgspec
@@ -27,7 +30,8 @@ from perdure.agent.trusted import Trusted
 from perdure.model.checkpoint import Owner
 from perdure.slurm import naming, optin, scheduler
 from perdure.slurm.scheduler import SlurmJob
-from perdure.supervisor import place
+from perdure.supervisor import early, place
+from perdure.supervisor.scheduler import Standing
 
 _T = TypeVar("_T")
 
@@ -60,24 +64,35 @@ class _Unmanaged(Exception):
     """The task is to be run as if Perdure did not exist; the text says why."""
 
 
+class _Terminated(BaseException):
+    """SIGTERM came, while nothing of the task had been begun. No error, as `early.Left`."""
+
+
 def sit(facts: Facts) -> int:
     """Keep the task that `facts` tell of. Returns the workload's exit status; 0 when there was nothing to keep."""
     os.umask(0o022)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what users sent must not end up in a core file of root's
     with socket.socket(fileno=CHANNEL) as channel:
         hold: _Hold | None = None
+        found: SlurmJob | None = None
         try:
-            found, is_first = _find(channel, facts)
-            around = _take_seat(channel, facts.task_pid)
-            name = naming.name(found.cluster, facts.job, facts.step)
-            if not is_first:
-                hold = _Hold(found, name, facts.owner)
-                _wait_for_store(channel, facts.owner)
+            with _terminable():
+                found, is_first = _find(channel, facts)
+                around = _take_seat(channel, facts.task_pid)
+                name = naming.name(found.cluster, facts.job, facts.step)
+                if not is_first:
+                    hold = _Hold(found, name, facts.owner)
+                    _wait_for_store(channel, facts.owner)
+                    if _may_be_saved(facts.owner, lambda one: one == name):
+                        # From here on the task does not run by itself, should this process be gone.
+                        _say(channel, Reply(started=Started(name)))
         except _Unmanaged as error:
             _say(channel, Reply(unmanaged=f"{error}; it runs unmanaged"))
             return 0
         except errors.PerdureError as error:
             return _leave(channel, error, hold)
+        except _Terminated:
+            return _end(channel, found)
         chosen = optin.choose(facts.own, facts.defaults)
         for problem in chosen.problems:
             _say(channel, Reply(said=problem))
@@ -131,6 +146,35 @@ def _leave(channel: socket.socket, error: errors.PerdureError, hold: _Hold | Non
         return 0
     _say(channel, Reply(ended=Ended(error.exit_status)))
     return error.exit_status
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end what is done within, by `_Terminated`."""
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(channel: socket.socket, job: SlurmJob | None) -> int:
+    """SIGTERM came: end the task as it would have ended by itself, or as Slurm wants it that ends `job`. Returns its status."""
+    status = 128 + signal.SIGTERM
+    outlook = None
+    if job is not None:
+        with contextlib.suppress(errors.SchedulerUnavailable):
+            outlook = job.look()
+    if job is not None and outlook is not None and outlook.is_ending and outlook.standing is not Standing.CANCELLED:
+        left = early.Left(signal.SIGTERM, outlook.notice.reason if outlook.notice is not None else "ended by the scheduler")
+        _say(channel, Reply(said=early.take_leave(job, left, f"{left.name}: nothing of it was started")))
+        status = left.status
+    _say(channel, Reply(ended=Ended(status)))
+    return status
 
 
 def _in_words(error: errors.PerdureError) -> str:

@@ -47,6 +47,11 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float | None = None
     """Seconds from the announcement of a preemption until it strikes; None: nobody says, or this job is not preempted."""
 
+    @property
+    def is_ending(self) -> bool:
+        """Tell whether the job is being ended, or that was announced."""
+        return self.standing in (Standing.LEAVING, Standing.CANCELLED) or (self.notice is not None and self.returns)
+
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """A life that began, as far as the job's output is to tell of it."""

@@ -19,7 +19,7 @@ from perdure.supervisor import background, interval, lock, naming, place, rated,
 from perdure.supervisor.background import Started, Starter
 from perdure.supervisor.beginning import Beginning
 from perdure.supervisor.console import Console
-from perdure.supervisor.early import Early, Left, Surroundings
+from perdure.supervisor.early import Early, Left, Surroundings, take_leave
 from perdure.supervisor.keeper import Keeper
 from perdure.supervisor.life import Life
 from perdure.supervisor.messages import Event
@@ -28,7 +28,7 @@ from perdure.supervisor.origin import Origin
 from perdure.supervisor.reactor import Reactor
 from perdure.supervisor.record import Options, Workload
 from perdure.supervisor.resume import Source
-from perdure.supervisor.scheduler import Begun
+from perdure.supervisor.scheduler import Begun, Scheduler
 from perdure.supervisor.signals import Inbox
 from perdure.supervisor.succession import Completed, Succession
 from perdure.supervisor.task import Task
@@ -84,22 +84,22 @@ def _start(name: str, wanted: Wanted, setup: Setup, voice: Voice, starter: Start
     """Begin a life of the workload `name`, and keep it until it ends."""
     of_the_job = signals.OF_THE_JOB if setup.scheduler is not None and wanted.line is not None else frozenset()
     with contextlib.closing(Reactor()) as reactor, signals.delivered(reactor, wanted.line, passed_over=of_the_job) as inbox:
-        early = Early(reactor, inbox, voice, name, obeys=setup.scheduler is None)
+        early = Early(reactor, inbox, voice, name, scheduler=setup.scheduler)
         try:
             early.begin()
             with lock.held(setup.folders.lock(name), name), state.opened(setup.folders.database) as database:
                 task = Task(name, wanted, setup, voice, reactor, early, database, in_background=starter is not None)
                 return _Start(task, inbox, starter).keep()
         except Left as left:
-            return _leave(left, name, voice, starter)
+            return _leave(left, name, voice, starter, setup.scheduler)
         finally:
             early.close()
             voice.clear()
 
 
-def _leave(left: Left, name: str, voice: Voice, starter: Starter | None) -> int:
+def _leave(left: Left, name: str, voice: Voice, starter: Starter | None, scheduler: Scheduler | None) -> int:
     """Somebody asked for the end before there was anything to end."""
-    told = f"{left.name}: nothing of {name} was started"
+    told = take_leave(scheduler, left, f"{left.name}: nothing of {name} was started")
     voice.say(told)
     if starter is not None:
         starter.tell(Started(name, ended=told, status=left.status))

@@ -22,6 +22,7 @@
 
 #define MOST_LINE (1u << 20)
 #define LAST_MS 2000
+#define MEANT_TOO_MS 1000
 
 /* What a job may be sent and live on; those of SIGRTMIN to SIGRTMAX, too. */
 static const int passed_on[] = {
@@ -131,24 +132,6 @@ static void take_apart(struct talk *talk, const char *bytes, size_t size)
 	}
 }
 
-static void listen_to(struct talk *talk, int channel)
-{
-	char bytes[4096];
-	ssize_t got = recv(channel, bytes, sizeof bytes, MSG_DONTWAIT);
-
-	if (got > 0) {
-		take_apart(talk, bytes, (size_t)got);
-	} else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-		if (talk->is_started) {
-			say("the process that kept this workload is gone, and the workload with it");
-			is_over(talk, ENDED, 1);
-		} else {
-			snprintf(talk->why, sizeof talk->why, "the process that was to keep this workload is gone before it began; it runs unmanaged");
-			is_over(talk, RUN_AS_EVER, 0);
-		}
-	}
-}
-
 static void pass_on(struct talk *talk, int signals, int channel)
 {
 	struct signalfd_siginfo came;
@@ -163,6 +146,37 @@ static void pass_on(struct talk *talk, int signals, int channel)
 	}
 }
 
+/* Whoever ends a job ends one process of it after the other, and the seat may have been the first. */
+static void await_own_end(struct talk *talk, int signals, int channel)
+{
+	struct pollfd waited = {.fd = signals, .events = POLLIN};
+
+	pass_on(talk, signals, channel);
+	for (int waited_ms = 0; !talk->ended_by && waited_ms < MEANT_TOO_MS; waited_ms += 10) {
+		poll(&waited, 1, 10);
+		pass_on(talk, signals, channel);
+	}
+}
+
+static void listen_to(struct talk *talk, int signals, int channel)
+{
+	char bytes[4096];
+	ssize_t got = recv(channel, bytes, sizeof bytes, MSG_DONTWAIT);
+
+	if (got > 0) {
+		take_apart(talk, bytes, (size_t)got);
+	} else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+		if (talk->is_started) {
+			say("the process that kept this workload is gone, and the workload with it");
+			is_over(talk, ENDED, 1);
+		} else {
+			await_own_end(talk, signals, channel);
+			snprintf(talk->why, sizeof talk->why, "the process that was to keep this workload is gone before it began; it runs unmanaged");
+			is_over(talk, RUN_AS_EVER, 0);
+		}
+	}
+}
+
 static void converse(struct talk *talk, int signals, int channel)
 {
 	struct pollfd waited[2] = {{.fd = signals, .events = POLLIN}, {.fd = channel, .events = POLLIN}};
@@ -172,7 +186,7 @@ static void converse(struct talk *talk, int signals, int channel)
 		if (poll(waited, 2, -1) < 0 && errno != EINTR)
 			nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
 		pass_on(talk, signals, channel);
-		listen_to(talk, channel);
+		listen_to(talk, signals, channel);
 	}
 }
 
