@@ -313,6 +313,90 @@ def test_a_request_that_is_too_large_is_not_sent(shim):
         assert not shim.request_send(theirs.fileno(), b"/", 0o22, words, ManyWords(None, 0))
 
 
+# The seat is one that ends as the first argument says; what the task does then is printed.
+TASK = r"""
+#include "shim.h"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	extern char **environ;
+	char *command[] = {"/bin/true", NULL};
+	size_t variables = 0;
+	int ends[2];
+	struct seat seat;
+
+	while (argc > 2 && environ[variables])
+		variables++;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+		return 99;
+	seat.pid = fork();
+	if (!seat.pid) {
+		char bytes[65536];
+		int number = atoi(argv[1] + 1);
+
+		close(ends[0]);
+		if (argv[2][0] == 'r') /* reads what it is asked for before */
+			(void)!read(ends[1], bytes, sizeof bytes);
+		if (argv[2][1] == 's')
+			(void)!write(ends[1], "{\"started\":{}}\n", 15);
+		if (argv[1][0] == 'k')
+			kill(getpid(), number);
+		_exit(number);
+	}
+	close(ends[1]);
+	seat.channel = ends[0];
+	if (argv[2][0] != 'r')
+		usleep(200000); /* it is gone before it is asked */
+	printf("as ever: %s\n", task_hand_over(&seat, (struct words){command, 1}, (struct words){environ, variables}, true));
+	return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("task")
+    for name, content in compiling.sources().items():
+        (folder / name).write_bytes(content)
+    (folder / "main.c").write_text(TASK)
+    parts = ["main.c", "task.c", "limits.c", "reply.c", "request.c"]
+    done = subprocess.run([CC, "-std=gnu11", "-Wall", "-O1", "-o", "task", *parts], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "task"
+
+
+@pytest.mark.parametrize("reads", ["r-", "--"], ids=["asked", "before it is asked"])
+@pytest.mark.parametrize(
+    ("how", "restarts", "status", "as_ever"),
+    [
+        pytest.param("k15", 0, 143, False, id="ended, first attempt"),
+        pytest.param("k15", 2, 143, False, id="ended"),
+        pytest.param("k9", 0, 0, True, id="killed, first attempt"),
+        pytest.param("k9", 1, 1, False, id="killed"),
+        pytest.param("e1", 0, 0, True, id="failed, first attempt"),
+        pytest.param("e1", 1, 1, False, id="failed"),
+        pytest.param("e127", 1, 0, True, id="no program"),
+    ],
+)
+def test_a_seat_that_is_gone_before_it_began_starts_nothing_over(task, how, restarts, reads, status, as_ever):
+    environment = {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
+    done = subprocess.run([task, how, reads], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.startswith("as ever: ")) == (status, as_ever), done.stderr
+    assert ("runs unmanaged" in done.stdout + done.stderr) == as_ever
+
+
+def test_a_seat_that_is_gone_after_it_began_ends_the_task(task):
+    done = subprocess.run([task, "k9", "rs"], env={}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the workload with it" in done.stderr
+
+
 OTHER, SAID, UNMANAGED, STARTED, ENDED = range(5)
 
 

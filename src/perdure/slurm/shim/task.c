@@ -23,6 +23,7 @@
 #define MOST_LINE (1u << 20)
 #define LAST_MS 2000
 #define MEANT_TOO_MS 1000
+#define NO_PROGRAM 126 /* what the seat ends with when it cannot become one */
 
 /* What a job may be sent and live on; those of SIGRTMIN to SIGRTMAX, too. */
 static const int passed_on[] = {
@@ -40,6 +41,8 @@ struct talk {
 	size_t size, room;
 	bool skips; /* the rest of a line that is too long */
 	bool is_started;
+	bool ran_before; /* an attempt before this one; what it did may be saved */
+	pid_t seat;
 	int ended_by; /* a signal that would have ended the command, had it run already */
 	bool is_over;
 	enum end end;
@@ -146,15 +149,42 @@ static void pass_on(struct talk *talk, int signals, int channel)
 	}
 }
 
-/* Whoever ends a job ends one process of it after the other, and the seat may have been the first. */
-static void await_own_end(struct talk *talk, int signals, int channel)
+/* Without a word, and before it began. Whoever ends a job may signal the seat alone, or one process of it after the other; and what was
+ * run before may be saved, so that it must not start over.
+ */
+static void lost_seat(struct talk *talk, int signals, int channel)
 {
+	static const char gone[] = "the process that was to keep this workload is gone before it began";
+	static const char refused[] = "the job cannot be handed over; it runs unmanaged";
 	struct pollfd waited = {.fd = signals, .events = POLLIN};
+	int status = 0, waited_ms = 0;
+	pid_t reaped;
 
+	while (!(reaped = waitpid(talk->seat, &status, WNOHANG)) && waited_ms < LAST_MS) {
+		poll(NULL, 0, 10);
+		waited_ms += 10;
+	}
+	if (!reaped) {
+		snprintf(talk->why, sizeof talk->why, "%s", refused);
+		is_over(talk, RUN_AS_EVER, 0);
+		return;
+	}
+	if (reaped == talk->seat && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM)
+		talk->ended_by = SIGTERM;
 	pass_on(talk, signals, channel);
-	for (int waited_ms = 0; !talk->ended_by && waited_ms < MEANT_TOO_MS; waited_ms += 10) {
+	for (waited_ms = 0; !talk->ended_by && waited_ms < MEANT_TOO_MS; waited_ms += 10) {
 		poll(&waited, 1, 10);
 		pass_on(talk, signals, channel);
+	}
+	if (talk->ended_by) {
+		is_over(talk, ENDED, 128 + talk->ended_by);
+	} else if (talk->ran_before && !(reaped == talk->seat && WIFEXITED(status) && WEXITSTATUS(status) >= NO_PROGRAM)) {
+		snprintf(talk->why, sizeof talk->why, "%s; the job ran before, and what is saved of it must not be started over", gone);
+		say(talk->why);
+		is_over(talk, ENDED, 1);
+	} else {
+		snprintf(talk->why, sizeof talk->why, "%s; it runs unmanaged", gone);
+		is_over(talk, RUN_AS_EVER, 0);
 	}
 }
 
@@ -170,9 +200,7 @@ static void listen_to(struct talk *talk, int signals, int channel)
 			say("the process that kept this workload is gone, and the workload with it");
 			is_over(talk, ENDED, 1);
 		} else {
-			await_own_end(talk, signals, channel);
-			snprintf(talk->why, sizeof talk->why, "the process that was to keep this workload is gone before it began; it runs unmanaged");
-			is_over(talk, RUN_AS_EVER, 0);
+			lost_seat(talk, signals, channel);
 		}
 	}
 }
@@ -225,6 +253,16 @@ static void end_with(int status, bool is_batch)
 	_exit(status & 0xff);
 }
 
+static bool ran_before(struct words environment)
+{
+	static const char name[] = "SLURM_RESTART_COUNT=";
+
+	for (size_t each = 0; each < environment.count; each++)
+		if (!strncmp(environment.items[each], name, sizeof name - 1))
+			return atoi(environment.items[each] + sizeof name - 1) > 0;
+	return false;
+}
+
 const char *task_hand_over(const struct seat *seat, struct words argv, struct words environment, bool is_batch)
 {
 	static struct talk talk;
@@ -234,7 +272,7 @@ const char *task_hand_over(const struct seat *seat, struct words argv, struct wo
 	int signals;
 
 	umask(mask);
-	talk = (struct talk){.room = MOST_LINE, .line = malloc(MOST_LINE)};
+	talk = (struct talk){.room = MOST_LINE, .line = malloc(MOST_LINE), .seat = seat->pid, .ran_before = ran_before(environment)};
 	sigemptyset(&ours);
 	for (size_t each = 0; each < sizeof passed_on / sizeof *passed_on; each++)
 		sigaddset(&ours, passed_on[each]);
@@ -243,10 +281,15 @@ const char *task_hand_over(const struct seat *seat, struct words argv, struct wo
 	sigprocmask(SIG_BLOCK, &ours, &before);
 	signals = signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC);
 	environment = limits_take(environment);
-	if (talk.line && signals >= 0 && getcwd(cwd, sizeof cwd) && request_send(seat->channel, cwd, mask, argv, environment))
+	if (talk.line && signals >= 0 && getcwd(cwd, sizeof cwd) && request_send(seat->channel, cwd, mask, argv, environment)) {
 		converse(&talk, signals, seat->channel);
-	else
+	} else if (talk.line && signals >= 0) {
+		listen_to(&talk, signals, seat->channel); /* a seat that does not want the task says why, and may be gone */
+		if (!talk.is_over)
+			lost_seat(&talk, signals, seat->channel);
+	} else {
 		snprintf(talk.why, sizeof talk.why, "the job cannot be handed over; it runs unmanaged");
+	}
 	task_keep(seat);
 	if (talk.end == ENDED)
 		end_with(talk.status, is_batch);
