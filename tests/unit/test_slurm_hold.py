@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import msgspec
@@ -13,8 +15,8 @@ import pytest
 from perdure import errors
 from perdure.model.checkpoint import Owner
 from perdure.slurm import commands, scheduler, seat
-from perdure.slurm.seat import _Hold, _leave
-from perdure.supervisor.scheduler import Standing
+from perdure.slurm.seat import _end, _Hold, _leave
+from perdure.supervisor.scheduler import Notice, Outlook, Standing
 
 OWNER = Owner(uid=2001, gid=2001, groups=())
 REFUSED = errors.RestoreRefused("its processor lacks avx512", hint="another node")
@@ -202,3 +204,59 @@ def test_what_slurm_refuses_is_told(monkeypatch):
     monkeypatch.setattr(commands, "run", refuse)
     with pytest.raises(errors.Unsupported, match="Access denied"):
         scheduler.SlurmJob(7, 1, OWNER, scheduler.Site(cluster="c", kill_wait_s=30, grace_s=None)).hold("why", lambda _words: None)
+
+
+TERMINATED = """
+import os, signal
+from perdure.slurm.seat import _Terminated, _terminable
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.kill(os.getpid(), signal.SIGTERM)
+try:
+    with _terminable():
+        print("goes on")
+except _Terminated:
+    print("told")
+os.kill(os.getpid(), signal.SIGTERM)
+print("lives")
+"""
+
+
+def test_a_sigterm_that_came_while_the_seat_started_is_heeded_and_a_late_one_kills_nobody():
+    done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "told\nlives\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("outlook", "is_first", "status", "told"),
+    [
+        pytest.param(Outlook(standing=Standing.LEAVING, end_ns=None), True, 75, ["SIGTERM: nothing of it was started; taken"], id="ending"),
+        pytest.param(Outlook(standing=Standing.CANCELLED, end_ns=None), False, 143, [], id="cancelled"),
+        pytest.param(Outlook(standing=Standing.RUNNING, end_ns=None), True, 143, [], id="meant for the script"),
+        # A node that is back, and told to end what was on it before: the attempt that is on it now is hit.
+        pytest.param(
+            Outlook(standing=Standing.RUNNING, end_ns=None), False, 75, ["SIGTERM: nothing of it was started; taken"], id="by mistake"
+        ),
+        pytest.param(
+            Outlook(standing=Standing.RUNNING, end_ns=None, notice=Notice(1, "preempted")),
+            True,
+            75,
+            ["preempted: nothing of it was started; taken"],
+            id="preempted",
+        ),
+        pytest.param(None, False, 143, [], id="nobody knows"),
+    ],
+)
+def test_a_seat_that_is_ended_before_it_began_lets_slurm_run_the_job_again(monkeypatch, outlook, is_first, status, told):
+    def ask(_facts):
+        if outlook is None:
+            raise errors.SchedulerUnavailable("away", hint="")
+        return SimpleNamespace(look=lambda: outlook, saved=lambda reason: f"{reason}; taken"), is_first
+
+    monkeypatch.setattr(seat, "_ask", ask)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert _end(ours, SimpleNamespace()) == status
+        ours.shutdown(socket.SHUT_WR)
+        heard = [json.loads(line) for line in theirs.makefile("rb")]
+    assert [line["said"] for line in heard if line.get("said")] == told
+    assert heard[-1]["ended"]["status"] == status

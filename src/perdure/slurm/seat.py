@@ -74,7 +74,6 @@ def sit(facts: Facts) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what users sent must not end up in a core file of root's
     with socket.socket(fileno=CHANNEL) as channel:
         hold: _Hold | None = None
-        found: SlurmJob | None = None
         try:
             with _terminable():
                 found, is_first = _find(channel, facts)
@@ -92,7 +91,7 @@ def sit(facts: Facts) -> int:
         except errors.PerdureError as error:
             return _leave(channel, error, hold)
         except _Terminated:
-            return _end(channel, found)
+            return _end(channel, facts)
         chosen = optin.choose(facts.own, facts.defaults)
         for problem in chosen.problems:
             _say(channel, Reply(said=problem))
@@ -150,29 +149,36 @@ def _leave(channel: socket.socket, error: errors.PerdureError, hold: _Hold | Non
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end what is done within, by `_Terminated`."""
+    """Let SIGTERM end what is done within, by `_Terminated`: also one that came while this process started, from when on it is blocked.
+
+    One that comes afterwards, before the supervisor heeds it, is passed over: that looks at the job besides.
+    """
 
     def terminate(_number: int, _frame: FrameType | None) -> None:
         raise _Terminated
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, terminate)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
 
 
-def _end(channel: socket.socket, job: SlurmJob | None) -> int:
-    """SIGTERM came: end the task as it would have ended by itself, or as Slurm wants it that ends `job`. Returns its status."""
+def _end(channel: socket.socket, facts: Facts) -> int:
+    """SIGTERM came: end the task, and let Slurm run the job again, unless it is cancelled or runs for the first time. Returns its status.
+
+    Slurm may send it to an attempt by mistake, which it goes on with: to the first one on a node that has just come back, and that it
+    tells to end what was on it before.
+    """
     status = 128 + signal.SIGTERM
-    outlook = None
-    if job is not None:
-        with contextlib.suppress(errors.SchedulerUnavailable):
-            outlook = job.look()
-    if job is not None and outlook is not None and outlook.is_ending and outlook.standing is not Standing.CANCELLED:
-        left = early.Left(signal.SIGTERM, outlook.notice.reason if outlook.notice is not None else "ended by the scheduler")
-        _say(channel, Reply(said=early.take_leave(job, left, f"{left.name}: nothing of it was started")))
-        status = left.status
+    with contextlib.suppress(_Unmanaged, errors.PerdureError):
+        job, is_first = _ask(facts)
+        outlook = _patiently(job.look)
+        if outlook.standing is not Standing.CANCELLED and (outlook.is_ending or not is_first):
+            left = early.Left(signal.SIGTERM, outlook.notice.reason if outlook.notice is not None else "")
+            _say(channel, Reply(said=early.take_leave(job, left, f"{left.name}: nothing of it was started")))
+            status = left.status
     _say(channel, Reply(ended=Ended(status)))
     return status
 

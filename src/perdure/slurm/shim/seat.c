@@ -89,14 +89,16 @@ static void close_from(int first)
 static void become(int channel, char **arguments, char **environment)
 {
 	struct sigaction as_ever = {.sa_handler = SIG_DFL};
-	sigset_t none;
+	sigset_t wait;
 	int null;
 
 	setsid();
 	for (int number = 1; number < NSIG; number++)
 		sigaction(number, &as_ever, NULL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
+	/* The seat heeds it once it can ask what it means; until then it would die of it. */
+	sigemptyset(&wait);
+	sigaddset(&wait, SIGTERM);
+	sigprocmask(SIG_SETMASK, &wait, NULL);
 	/* Away from 0 to 3 first, where they go. */
 	channel = fcntl(channel, F_DUPFD, 10);
 	null = open("/dev/null", O_RDWR);
