@@ -32,7 +32,7 @@ test-gpu: ## on a machine with an NVIDIA GPU, as root: the tests that need one
 	@scripts/setup test
 	@$(PY) -m pytest -n0 -m gpu --require=gpu,criu $(PYTEST_ARGS)
 
-test-slurm: ## what takes long on the test cluster: thirty jobs, nodes killed at random for ten minutes
+test-slurm: ## what takes long on the test cluster: nodes killed at random for ten minutes, jobs disturbed in every way for eight
 	@scripts/setup cluster 24.11
 	@$(PY) -m pytest -n0 -m 'cluster' tests/e2e $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
 
