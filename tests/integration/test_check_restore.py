@@ -169,7 +169,7 @@ def test_another_build_of_the_same_size_is_named(tmp_path):
     if cc is None:
         pytest.skip("no C compiler")
     for number in (1, 2):
-        source = f"#include <unistd.h>\nint main(void) {{ write(1, \"\\n\", 1); pause(); return {number}; }}\n"
+        source = f'#include <unistd.h>\nint main(void) {{ write(1, "\\n", 1); pause(); return {number}; }}\n'
         subprocess.run([cc, "-x", "c", "-", "-Wl,--build-id", "-o", tmp_path / f"build{number}"], input=source, text=True, check=True)
     target = tmp_path / "program"
     shutil.copy(tmp_path / "build1", target)

@@ -152,7 +152,7 @@ class Slurm:
         return f"{reason}; taken"
 
     def lines(self, begun: Begun) -> tuple[str, ...]:
-        raise NotImplementedError
+        return (begun.workload,)
 
 
 @pytest.fixture
@@ -240,3 +240,12 @@ def test_a_scheduler_is_told_until_it_takes_it_and_not_of_what_it_has_ended_for_
     assert take_leave(slurm, Left(signal.SIGTERM, returns=False), "nothing") == "nothing"
     assert take_leave(None, Left(signal.SIGTERM), "nothing") == "nothing"
     assert len(slurm.told) == 2
+
+
+def test_a_scheduler_that_does_not_take_the_job_back_says_what_to_do(slurm, monkeypatch):
+    def refuse(_reason):
+        raise errors.Unsupported("nothing; not put into the queue again", hint="once that is possible: scontrol requeue 7")
+
+    monkeypatch.setattr(slurm, "saved", refuse)
+    said = "nothing; not put into the queue again (once that is possible: scontrol requeue 7)"
+    assert take_leave(slurm, Left(signal.SIGTERM), "nothing") == said

@@ -77,7 +77,7 @@ def take_leave(scheduler: Scheduler | None, left: Left, told: str) -> str:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
         except errors.PerdureError as error:
-            return str(error)
+            return f"{error} ({error.hint})" if error.hint else str(error)
 
 
 class Early:

@@ -25,6 +25,8 @@
 #define MEANT_TOO_MS 1000
 #define NO_PROGRAM 126 /* what the seat ends with when it cannot become one */
 
+static const char not_handed_over[] = "the job cannot be handed over; it runs unmanaged";
+
 /* What a job may be sent and live on; those of SIGRTMIN to SIGRTMAX, too. */
 static const int passed_on[] = {
 	SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH,
@@ -155,7 +157,6 @@ static void pass_on(struct talk *talk, int signals, int channel)
 static void lost_seat(struct talk *talk, int signals, int channel)
 {
 	static const char gone[] = "the process that was to keep this workload is gone before it began";
-	static const char refused[] = "the job cannot be handed over; it runs unmanaged";
 	struct pollfd waited = {.fd = signals, .events = POLLIN};
 	int status = 0, waited_ms = 0;
 	pid_t reaped;
@@ -165,7 +166,7 @@ static void lost_seat(struct talk *talk, int signals, int channel)
 		waited_ms += 10;
 	}
 	if (!reaped) {
-		snprintf(talk->why, sizeof talk->why, "%s", refused);
+		snprintf(talk->why, sizeof talk->why, "%s", not_handed_over);
 		is_over(talk, RUN_AS_EVER, 0);
 		return;
 	}
@@ -179,7 +180,7 @@ static void lost_seat(struct talk *talk, int signals, int channel)
 	if (talk->ended_by) {
 		is_over(talk, ENDED, 128 + talk->ended_by);
 	} else if (talk->ran_before && !(reaped == talk->seat && WIFEXITED(status) && WEXITSTATUS(status) >= NO_PROGRAM)) {
-		snprintf(talk->why, sizeof talk->why, "%s; the job ran before, and what is saved of it must not be started over", gone);
+		snprintf(talk->why, sizeof talk->why, "%s; what may be saved of the job is not started over (scontrol requeue runs it again)", gone);
 		say(talk->why);
 		is_over(talk, ENDED, 1);
 	} else {
@@ -288,7 +289,7 @@ const char *task_hand_over(const struct seat *seat, struct words argv, struct wo
 		if (!talk.is_over)
 			lost_seat(&talk, signals, seat->channel);
 	} else {
-		snprintf(talk.why, sizeof talk.why, "the job cannot be handed over; it runs unmanaged");
+		snprintf(talk.why, sizeof talk.why, "%s", not_handed_over);
 	}
 	task_keep(seat);
 	if (talk.end == ENDED)
