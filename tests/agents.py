@@ -12,13 +12,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from supervised import ROOT, descendants, wait_for
+from supervised import ROOT, descendants, is_zombie, wait_for
 
 from perdure import errors
 from perdure.agent import asked, client
@@ -252,10 +251,4 @@ def ask_as(node: Node, uid: int, *whats: asked.What, user: int | None = None) ->
 
 def ends(pid: int, limit_s: float = 120.0) -> None:
     """Wait until the process `pid` has ended."""
-    end_s = time.monotonic() + limit_s
-    while Path(f"/proc/{pid}").exists():
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-                return
-        assert time.monotonic() < end_s, f"{pid} does not end"
-        time.sleep(0.02)
+    wait_for(lambda: is_zombie(pid), limit_s, f"for the end of {pid}")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perdure import errors
+from perdure.base.proc import process
 from perdure.supervisor import state
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -158,9 +159,11 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_zombie(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    return True
+    """Tell whether a process has ended, reaped or not."""
+    try:
+        return process.stat(pid).is_dead
+    except errors.ProcessGone:
+        return True
 
 
 def wait_for(is_true: Callable[[], object], limit_s: float = 60.0, what: str = "") -> None:

@@ -18,6 +18,7 @@ import pytest
 from supervised import Site, descendants, is_zombie, lines, wait_for
 
 from perdure import errors
+from perdure.base.proc import process
 from perdure.store import documents, layout, lives
 from perdure.supervisor import place
 
@@ -62,8 +63,8 @@ def frozen(pids: list[int]) -> list[int]:
     """Those of `pids` that live and are stopped or traced."""
     found = []
     for pid in pids:
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+        with contextlib.suppress(errors.ProcessGone):
+            if process.stat(pid).is_stopped:
                 found.append(pid)
     return found
 

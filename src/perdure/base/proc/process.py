@@ -52,6 +52,11 @@ class Stat(msgspec.Struct, frozen=True):
         return self.state in "ZXx"
 
     @property
+    def is_stopped(self) -> bool:
+        """Tell whether a signal or a tracer has stopped it."""
+        return self.state in "Tt"
+
+    @property
     def is_exiting(self) -> bool:
         """Tell whether it has begun to exit: it runs no code of its own any more."""
         return bool(self.flags & _PF_EXITING)
