@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perdure import errors
-from perdure.base.proc import process
+from perdure.base.proc.process import stat
 from perdure.supervisor import state
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,7 +161,7 @@ def descendants(pid: int) -> list[int]:
 def is_zombie(pid: int) -> bool:
     """Tell whether a process has ended, reaped or not."""
     try:
-        return process.stat(pid).is_dead
+        return stat(pid).is_dead
     except errors.ProcessGone:
         return True
 

@@ -145,6 +145,11 @@ class PerdureError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    @property
+    def in_words(self) -> str:
+        """What happened and, in brackets, what to do next: for where an error is told and not raised."""
+        return f"{self} ({self.hint})" if self.hint else str(self)
+
 
 class UsageError(PerdureError):
     """The request itself is wrong."""

@@ -38,7 +38,7 @@ def main_of(node: Node, uid: int, name: str) -> int:
 
 
 def goes_on(pid: int) -> bool:
-    """Tell whether a process is neither stopped nor dead: seen for an instant, one that runs may be in any other state, as in D while it forks."""
+    """Tell whether a process is neither stopped nor dead: one that runs may be seen in any other state, as in D while it forks."""
     stat = process.stat(pid)
     return not (stat.is_stopped or stat.is_dead)
 

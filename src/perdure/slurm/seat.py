@@ -120,7 +120,7 @@ class _Hold:
             return False
         # Slurm ends this process with the attempt. A task whose seat is gone runs by itself, unless that had begun.
         tell(Reply(started=Started(self._name)))
-        reason, told = _in_words(error), set[str]()
+        reason, told = error.in_words, set[str]()
 
         def say_once(words: str) -> None:
             if words not in told:
@@ -130,7 +130,7 @@ class _Hold:
         try:
             _patiently(lambda: self._job.hold(reason, say_once))
         except errors.PerdureError as problem:
-            say_once(f"{reason}; not started over, since it is saved; and not held: {_in_words(problem)}")
+            say_once(f"{reason}; not started over, since it is saved; and not held: {problem.in_words}")
         return True
 
 
@@ -141,7 +141,7 @@ def _let_it_run(_error: errors.PerdureError, _tell: Callable[[Reply], None]) -> 
 def _leave(channel: socket.socket, error: errors.PerdureError, hold: _Hold | None) -> int:
     """There is nothing to be kept, because of `error`. Returns this process's exit status."""
     if hold is None or not hold(error, lambda reply: _say(channel, reply)):
-        _say(channel, Reply(unmanaged=f"{_in_words(error)}; it runs unmanaged"))
+        _say(channel, Reply(unmanaged=f"{error.in_words}; it runs unmanaged"))
         return 0
     _say(channel, Reply(ended=Ended(error.exit_status)))
     return error.exit_status
@@ -183,10 +183,6 @@ def _end(channel: socket.socket, facts: Facts) -> int:
     return status
 
 
-def _in_words(error: errors.PerdureError) -> str:
-    return f"{error} ({error.hint})" if error.hint else str(error)
-
-
 def _patiently(ask: Callable[[], _T]) -> _T:
     """Return what `ask` returns, which asks Slurm: a few times. Raises `errors.SchedulerUnavailable`, and what else `ask` raises."""
     for _left in range(_TRIES - 1):
@@ -212,7 +208,7 @@ def _find(channel: socket.socket, facts: Facts) -> tuple[SlurmJob, bool]:
                 # The name of its cluster is the controller's to say, too.
                 if not _may_be_saved(facts.owner, lambda name: (naming.read(name) or ())[1:] == (facts.job, facts.step)):
                     raise
-                _say(channel, Reply(said=f"{_in_words(error)}; waiting for Slurm's controller, since the job may have been saved"))
+                _say(channel, Reply(said=f"{error.in_words}; waiting for Slurm's controller, since the job may have been saved"))
                 has_said = True
         _pause(channel)
 

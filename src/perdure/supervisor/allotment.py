@@ -14,14 +14,12 @@ from perdure import errors
 from perdure.base import units
 from perdure.supervisor.jobs import Job
 from perdure.supervisor.reactor import Reactor, Timer
-from perdure.supervisor.scheduler import Notice, Outlook, Scheduler, Standing
+from perdure.supervisor.scheduler import Notice, Outlook, Scheduler, Standing, pause_s
 from perdure.supervisor.voice import Voice
 
 Heard = Callable[[Outlook | None], None]
 """Told what the scheduler says; None: it does not answer."""
 
-_AGAIN_S = 2.0
-_LONGEST_AGAIN_S = 30.0
 _LOOKS_OVER = 2
 
 
@@ -164,7 +162,7 @@ class Allotment:
 
     def _tell(self, scheduler: Scheduler, leaving: _Leaving) -> None:
         if self.is_busy:  # an answer that nobody waits for any more
-            self._reactor.after(_AGAIN_S, lambda: self._tell(scheduler, leaving))
+            self._reactor.after(pause_s(0), lambda: self._tell(scheduler, leaving))
             return
         self.is_busy = True
         work = lambda: scheduler.saved(leaving.reason)  # noqa: E731 - a name for the line below
@@ -179,11 +177,10 @@ class Allotment:
             case errors.SchedulerUnavailable() | OSError():
                 if not leaving.tries:
                     self._voice.say(f"{problem}; trying again")
-                pause_s = min(_AGAIN_S * 2.0**leaving.tries, _LONGEST_AGAIN_S)
                 again = msgspec.structs.replace(leaving, tries=leaving.tries + 1)
-                self._reactor.after(pause_s, lambda: self._tell(scheduler, again))
+                self._reactor.after(pause_s(leaving.tries), lambda: self._tell(scheduler, again))
             case errors.PerdureError():
-                self._voice.say(f"{problem}" + (f" ({problem.hint})" if problem.hint else ""))
+                self._voice.say(problem.in_words)
                 leaving.done()
             case _:
                 raise problem

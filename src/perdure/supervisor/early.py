@@ -23,7 +23,7 @@ from perdure.supervisor import ending
 from perdure.supervisor.jobs import Job
 from perdure.supervisor.line import GONE
 from perdure.supervisor.reactor import Reactor, Timer
-from perdure.supervisor.scheduler import Outlook, Scheduler, Standing
+from perdure.supervisor.scheduler import Outlook, Scheduler, Standing, pause_s
 from perdure.supervisor.signals import Inbox
 from perdure.supervisor.voice import Voice
 
@@ -36,8 +36,6 @@ _NOTICE_S = 3.0
 """So long a step of ours may take, and putting things in order; what takes longer waits for something, such as the store."""
 _LOOKS_OVER = 2
 """So often a scheduler has to say that it ends the job, where it sends no signal: one is on its way after the first time."""
-_AGAIN_S = 2.0
-_LONGEST_AGAIN_S = 30.0
 
 
 class Left(BaseException):
@@ -69,15 +67,15 @@ def take_leave(scheduler: Scheduler | None, left: Left, told: str) -> str:
     """Let the scheduler put the job into its queue again, however long that takes; return what happened, which `told` begins."""
     if scheduler is None or not left.returns:
         return told
-    pause_s = _AGAIN_S
+    tries = 0
     while True:
         try:
             return scheduler.saved(told)
         except (errors.SchedulerUnavailable, OSError):
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
+            time.sleep(pause_s(tries))
+            tries += 1
         except errors.PerdureError as error:
-            return f"{error} ({error.hint})" if error.hint else str(error)
+            return error.in_words
 
 
 class Early:

@@ -96,7 +96,7 @@ def record(life: Life, outcome: Outcome, voice: Voice, *, in_store: bool, by_han
 
 def explain(error: errors.PerdureError, pause: str, *, asked: bool) -> str:
     """Return what to say of a checkpoint that was not made."""
-    said = f"no checkpoint: {error}" + (f" ({error.hint})" if error.hint else "")
+    said = f"no checkpoint: {error.in_words}"
     if isinstance(error, errors.CheckpointLater):
         return said if asked else f"{said}; tried again every {pause}"
     return f"{said}; the workload goes on" + ("" if asked else f"; next try in {pause}")

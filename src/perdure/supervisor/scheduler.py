@@ -14,6 +14,14 @@ import msgspec
 
 from perdure.model.checkpoint import CheckpointId
 
+_AGAIN_S = 2.0
+_LONGEST_AGAIN_S = 30.0
+
+
+def pause_s(tries: int) -> float:
+    """Return how long to wait, in seconds, before a scheduler that did not answer so many times before is told again."""
+    return min(_AGAIN_S * 2.0 ** min(tries, 10), _LONGEST_AGAIN_S)
+
 
 class Standing(enum.StrEnum):
     """How the scheduler sees the job right now."""

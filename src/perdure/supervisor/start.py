@@ -152,8 +152,8 @@ class _Start:
             try:
                 found = rated.mttf_s(rated.read(self._setup.rates), self._wanted.environment)
             except errors.InputError as error:
-                hint = f" ({error.hint})" if error.hint else ""
-                self._voice.say(f"{error}; it is passed over{hint}")  # the site's mistake, which keeps nobody from running
+                # The site's mistake, which keeps nobody from running.
+                self._voice.say(f"{error.in_words}; it is passed over")
             else:
                 if found is not None:
                     seconds, self._rated_for = found
