@@ -188,6 +188,16 @@ Error (criu/cr-dump.c:1975): Dumping FAILED.
         "process-stopped-meanwhile",
         {"pid": 21361},
     ),
+    "let go on in its own code": (
+        """Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted
+Error (criu/parasite-syscall.c:87): si_code=6 si_pid=3165 si_status=18
+Error (criu/parasite-syscall.c:94): 3165 was stopped by 5 unexpectedly
+pie: 20000: Error (criu/pie/parasite.c:92): Can't splice pages to pipe (-32/4/7)
+pie: 20000: Sent only -32 bytes while 12 expected
+""",
+        "process-stopped-meanwhile",
+        {"pid": 3165},
+    ),
     "frozen": (
         """(02.040947) Error (criu/cr-dump.c:1655): Timeout reached. Try to interrupt: 0
 (02.041159) Error (compel/src/lib/infect.c:262): Unseizable non-zombie 27509 found, state D, err -1/4

@@ -7,33 +7,37 @@ import signal
 import time
 
 from perdure import errors
+from perdure.base.proc.exits import Exits
 from perdure.checkpoint import remaps, tree
 from perdure.checkpoint.criu.run import Result
 from perdure.checkpoint.tree import Process, Tree
 
 _SETTLE_S = 10.0
 _BROKEN_S = 0.3
-"""A task that a killed CRIU has broken dies when it runs next: by then it has run."""
+"""A task that a CRIU which failed has broken dies when it runs next: by then it has run."""
+
+BROKEN = signal.SIGTRAP
+"""What a task dies of when it runs into the code that CRIU has put into it, with no CRIU there to take the trap."""
 
 _STEP_S = 0.01
 _AT_REST = frozenset("TZX")
 
 
-def settle(root: Tree, before: tuple[Process, ...], result: Result) -> None:
+def settle(root: Tree, before: tuple[Process, ...], result: Result, exits: Exits) -> None:
     """See to it that every task of `root` runs again which ran in `before`, after the dump that ended with `result`.
 
-    Raises `errors.CheckpointFailed` when one cannot be brought to run, `errors.WorkloadLost` when one died of a CRIU that was killed,
-    `errors.ProcessGone` when the tree has ended otherwise.
+    `exits` has watched them meanwhile. Raises `errors.CheckpointFailed` when one cannot be brought to run, `errors.WorkloadLost` when one
+    died of a CRIU that was killed or lost hold of it, `errors.ProcessGone` when the tree has ended otherwise.
     """
     left = held_before(before)
-    was_killed = result.returncode < 0
     began = time.monotonic()
     while True:
         if not tree.is_alive(root):
+            _look_for_trapped(before, result, exits)
             raise _gone(root, result)
         held = _held(root, left)
         passed_s = time.monotonic() - began
-        if not held and (passed_s > _BROKEN_S or not was_killed):
+        if not held and (passed_s > _BROKEN_S or result.succeeded):
             break
         if passed_s > _SETTLE_S:
             raise errors.CheckpointFailed(
@@ -42,7 +46,8 @@ def settle(root: Tree, before: tuple[Process, ...], result: Result) -> None:
         with contextlib.suppress(errors.ProcessGone):
             tree.resume(root, leave=left)
         time.sleep(_STEP_S)
-    if was_killed:
+    _look_for_trapped(before, result, exits)
+    if result.returncode < 0:
         _look_for_broken(root, before, result)
 
 
@@ -64,6 +69,18 @@ def _held(root: Tree, left: frozenset[int]) -> list[int]:
     with contextlib.suppress(errors.ProcessGone):
         return [process.pid for process in tree.members(root) if process.pid not in left and (process.is_stopped or process.tracer)]
     return []
+
+
+def _look_for_trapped(before: tuple[Process, ...], result: Result, exits: Exits) -> None:
+    if result.succeeded:
+        return
+    trapped = exits.killed_by({BROKEN})
+    if trapped:
+        names = ", ".join(f"{process.command} ({process.pid})" for process in before if process.pid in trapped)
+        raise errors.WorkloadLost(
+            f"CRIU lost hold of processes while it dumped, and these died of it ({BROKEN.name}): {names}",
+            hint="end the workload and resume it from the checkpoint before",
+        )
 
 
 def _look_for_broken(root: Tree, before: tuple[Process, ...], result: Result) -> None:

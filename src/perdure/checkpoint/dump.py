@@ -1,8 +1,9 @@
 """Save a running tree as images, and let it run on. Called by the supervisor, in a thread of its own.
 
-However a dump ends, no task stays stopped or traced: that is looked at, not assumed. The one thing that cannot be mended is CRIU itself
-being killed at an instant when it has put its code into a task and not yet taken it out: at one in twenty of random instants the task then
-dies of SIGTRAP. `errors.WorkloadLost` says so; what is left of the tree has to be ended, and can be resumed.
+However a dump ends, no task stays stopped or traced: that is looked at, not assumed. The one thing that cannot be mended is CRIU losing
+hold of a task when it has put its code into it and not yet taken it out: the task then dies of SIGTRAP. That happens at one in twenty of
+random instants where CRIU is killed, and at one in some hundreds where somebody stops the task (SIGSTOP) and lets it go on at once.
+`errors.WorkloadLost` says so; what is left of the tree has to be ended, and can be resumed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
+from perdure.base.proc.exits import Exits
 from perdure.checkpoint import aftermath, connections, guard, identity, links, remaps, statistics, streams, tree
 from perdure.checkpoint.criu import netlock, repair, run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result, Running
@@ -192,6 +194,10 @@ class _Attempts:
         return self._options.leave == "stopped" and self._options.tcp == "keep"
 
     def _run(self, call: Call, before: tuple[Process, ...]) -> tuple[Result, statistics.DumpStatistics]:
+        with Exits(process.pid for process in before) as exits:
+            return self._run_watched(call, before, exits)
+
+    def _run_watched(self, call: Call, before: tuple[Process, ...], exits: Exits) -> tuple[Result, statistics.DumpStatistics]:
         problem: BaseException | None = None
         with Frozen(self._work) as frozen:
             running = run.start(self._criu, call)
@@ -213,11 +219,11 @@ class _Attempts:
             if self._options.leave == "stopped":
                 aftermath.await_stopped(self._root)
             else:
-                aftermath.settle(self._root, before, result)
+                aftermath.settle(self._root, before, result, exits)
             return result, told
         if self._stays_stopped_by_criu():
             let_go_on(self._root, result.run_id)
-        aftermath.settle(self._root, before, result)
+        aftermath.settle(self._root, before, result, exits)
         if problem is not None:
             raise problem
         if result.succeeded:

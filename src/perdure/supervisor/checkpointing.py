@@ -33,6 +33,8 @@ from perdure.supervisor.saving import Saving
 from perdure.supervisor.triggers import Due
 
 _STORE_PAUSES_S = (2.0, 10.0, 30.0, 60.0)
+_DOUBTFUL_S = 2.0
+"""So long after a dump that failed the end of a workload may be its doing."""
 """Before storing again what is the only copy: the workload is gone, or cannot run on, and a store may be away for a minute."""
 
 
@@ -74,6 +76,7 @@ class Checkpointing:
         self._lost = ""
         self._stores = 0
         self._made_way = False
+        self._doubtful_until_s = 0.0
         self.phase: str | None = None
         """What is going on; None: nothing."""
 
@@ -125,6 +128,11 @@ class Checkpointing:
             self.cancel("the workload ended")
 
     @property
+    def may_have_broken_it(self) -> bool:
+        """Tell whether a dump that goes on, or failed a moment ago, may be what the workload ended of."""
+        return self._dumping is not None or now_s() < self._doubtful_until_s
+
+    @property
     def outlives_the_tree(self) -> bool:
         """Tell whether the last state of a workload that has ended is being stored: worth waiting for."""
         return self._now.state is machine.State.DUMPED and self._now.give_up and self._stores > 0
@@ -162,6 +170,7 @@ class Checkpointing:
         self._made_way = dumping is not None and dumping.has_made_way and not self._cancelled
         self._run_id = dumped.run_id if dumped else ""
         if dumped is None:
+            self._doubtful_until_s = now_s() + _DOUBTFUL_S
             self._finish(due, None, _as_ours(problem))
             return
         if self._now.state is machine.State.FREEZING:

@@ -14,6 +14,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import text, units
+from perdure.checkpoint import aftermath
 from perdure.model.checkpoint import Manifest, Trigger
 from perdure.supervisor import ending, messages, signals
 from perdure.supervisor.allotment import Allotment
@@ -249,8 +250,7 @@ class Keeper:
         self._tell(Event("failed", self._life.name, time.time_ns(), text=text.printable(str(error))))
         self._askers.refuse(error)
         if isinstance(error, errors.WorkloadLost):
-            self._departure.to_scheduler = str(error)
-            self._departure.lost(error)
+            self._lost(error)
         if self._departure.is_gone or self._departure.reason or isinstance(error, errors.ProcessGone):
             return
         if due.stop and due.trigger is not Trigger.END:
@@ -270,6 +270,10 @@ class Keeper:
             self._voice.say(words)
         self._said_of_delay = words if is_put_off else ""
 
+    def _lost(self, error: errors.WorkloadLost) -> None:
+        self._departure.to_scheduler = str(error)
+        self._departure.lost(error)
+
     def _gone(self, pidfd: int) -> None:
         """The workload's init has ended, and with it its whole PID namespace."""
         self._reactor.forget(pidfd)
@@ -278,6 +282,9 @@ class Keeper:
         ran_out = self._lease.close()
         if ran_out is not None and self._departure.error is None:
             self._departure.replaced(ran_out)
+        if status == 128 + aftermath.BROKEN and self._checkpoints.may_have_broken_it:
+            # Where the kernel tells it, the dump knows for each process; of the first one we know in any case.
+            self._lost(errors.WorkloadLost("CRIU lost hold of the workload while it dumped, and it died of that"))
         self._departure.judge(status)
 
     def _before_going_on(self) -> None:

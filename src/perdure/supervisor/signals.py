@@ -33,6 +33,8 @@ OF_THE_JOB = frozenset(
 IGNORED = (signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
 """A pipe that broke, and a terminal that is another job's, are told by an error of the call."""
 
+_AT_A_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
+
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
@@ -74,7 +76,9 @@ def delivered(reactor: Reactor, source: Source | None = None, *, passed_over: fr
     """Collect each of `HANDLED` that arrives while the block runs, in the reactor's thread, and what comes from `source`.
 
     Those `passed_over` count only when they come from there: a scheduler that signals all processes of a job means none of ours.
-    Main thread only.
+
+    Main thread only, and for the rest of the process: after the block what comes is of no use any more, and must not end in its own way a
+    process that ends with a status of ours. A person at a terminal still can.
     """
     inbox = Inbox()
     ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -102,8 +106,8 @@ def delivered(reactor: Reactor, source: Source | None = None, *, passed_over: fr
         if source is not None:
             reactor.forget(source.fileno())
         signal.set_wakeup_fd(before)
-        for number, handler in found.items():
-            signal.signal(number, handler)
+        for number in (*IGNORED, *_AT_A_TERMINAL):
+            signal.signal(number, found[number])
         reactor.forget(ours)
         os.close(ours)
         os.close(theirs)

@@ -17,6 +17,7 @@ MAX_ENVIRONMENT_BYTES = 4 << 20
 
 _PF_EXITING = 0x00000004
 _PF_KTHREAD = 0x00200000
+_EXIT_STATUS = 49
 
 
 class Stat(msgspec.Struct, frozen=True):
@@ -40,6 +41,8 @@ class Stat(msgspec.Struct, frozen=True):
     start_ticks: int
     """Start after boot in ticks of `os.sysconf("SC_CLK_TCK")`: with the PID it names a process for as long as the machine is up."""
     virtual_bytes: int
+    exit_status: int = 0
+    """Of a dead one, how it ended, as `os.wait` tells it; 0 for readers who may not trace it."""
 
     @property
     def ticks(self) -> int:
@@ -127,6 +130,7 @@ def parse_stat(text: bytes) -> Stat:
         threads=numbers[16],
         start_ticks=numbers[18],
         virtual_bytes=numbers[19],
+        exit_status=int(words[_EXIT_STATUS]) if len(words) > _EXIT_STATUS else 0,
     )
 
 

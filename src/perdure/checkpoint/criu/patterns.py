@@ -154,8 +154,13 @@ _PROCESS = (
             "process {pid} was told to stop (SIGSTOP or the like) in the middle of the dump",
             "try again; whoever suspends it, a scheduler or a person, does so before a checkpoint or after it",
         )
-        # Signals 19 to 22 are those that stop a process; others are held back meanwhile.
-        for regex in (r"(?P<pid>\d+) was stopped by (?:19|20|21|22) unexpectedly", r"Unexpected (?P<pid>\d+) task interruption")
+        # Signals 19 to 22 are those that stop a process, 18 lets it go on; others are held back meanwhile.
+        for regex in (
+            r"(?P<pid>\d+) was stopped by (?:19|20|21|22) unexpectedly",
+            r"Unexpected (?P<pid>\d+) task interruption",
+            r"si_pid=(?P<pid>\d+) si_status=(?:18|19|20|21|22)\b",
+            r"Task (?P<pid>\d+) is in unexpected state: [0-9a-f]*7f\b",
+        )
     ),
     Pattern(
         r"session leader of (?P<pid>\d+)\(\d+\) is outside of its pid namespace",
