@@ -27,6 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.write(f"perdure {__version__}\n")
             sys.stdout.flush()
             return 0
+        if argv[0] == "run":
+            import signal
+
+            # The wish for a checkpoint may come before there is anything to save, and must not end what has hardly begun.
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         from perdure.cli import app
 
         return app.run(argv)

@@ -31,6 +31,13 @@ def test_a_person_at_a_terminal_can_still_end_what_hangs():
     assert ends_with(signal.SIGQUIT) == -signal.SIGQUIT
 
 
+def test_the_wish_for_a_checkpoint_may_come_before_there_is_anything_to_save():
+    program = (
+        "import os, perdure.__main__ as way_in, perdure.cli.app as app; app.run = lambda _: os.kill(os.getpid(), 10); way_in.main(['run'])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=LIMIT_S, check=False).returncode == 0
+
+
 def ends_with(number: int, *passed_over: int) -> int:
     """Return the status of a process to which signal `number` comes after the block."""
     argv = [sys.executable, "-c", ENDING, str(int(number)), *(str(int(one)) for one in passed_over)]
