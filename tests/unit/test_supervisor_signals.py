@@ -14,6 +14,7 @@ number, passed_over = int(sys.argv[1]), frozenset(map(int, sys.argv[2:]))
 with signals.delivered(Reactor(), passed_over=passed_over):
     pass
 os.kill(os.getpid(), number)
+sys.modules["late"] = type("Late", (), {"__del__": lambda self, kill=os.kill, pid=os.getpid(): kill(pid, number)})()
 sys.exit(75)
 """
 

@@ -87,7 +87,7 @@ def _drop(channel: _socket.socket) -> None:
     argv = [_bytes(word) for word in request["argv"]]
     program = find(os.fsdecode(argv[0]), None if path is None else os.fsdecode(path), folder)
     # Python ignores these two for itself; a signal that is ignored would stay so for the command.
-    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGTTIN, _signal.SIGTTOU):
         _signal.signal(number, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
     _limit(request["limits"])

@@ -40,8 +40,8 @@ def _start() -> None:
         fcntl.ioctl(0, _TIOCSCTTY, 0)
     os.chdir(request["working_directory"])
     os.umask(request["umask"])
-    # Python ignores these two for itself; a signal that is ignored would stay so for the workload.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    # Python ignores the first two for itself, a supervisor the others; a signal that is ignored would stay so for the workload.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     environment = {

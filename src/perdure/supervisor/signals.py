@@ -106,8 +106,9 @@ def delivered(reactor: Reactor, source: Source | None = None, *, passed_over: fr
         if source is not None:
             reactor.forget(source.fileno())
         signal.set_wakeup_fd(before)
-        for number in (*IGNORED, *_AT_A_TERMINAL):
-            signal.signal(number, found[number])
+        for number, handler in found.items():
+            # Handlers of Python's own are undone before the process has ended; what is ignored stays so.
+            signal.signal(number, handler if number in IGNORED or number in _AT_A_TERMINAL else signal.SIG_IGN)
         reactor.forget(ours)
         os.close(ours)
         os.close(theirs)
