@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -11,14 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from perdure import errors
 from perdure.base.proc.process import stat
-from perdure.supervisor import state
+from perdure.supervisor import lock, state
 
 ROOT = Path(__file__).resolve().parent.parent
+
+LIMIT_S = 240.0
+"""For what takes a second or two where nothing else runs. It costs nothing where all is well."""
 
 COUNT = """
 import os, sys, time
@@ -75,7 +79,7 @@ class Site:
         self._started.append(process)
         return process
 
-    def run(self, *arguments: str | os.PathLike[str], timeout_s: float = 120.0, **options) -> subprocess.CompletedProcess[bytes]:
+    def run(self, *arguments: str | os.PathLike[str], timeout_s: float = LIMIT_S, **options) -> subprocess.CompletedProcess[bytes]:
         """Run `perdure ARGUMENTS` to its end."""
         process = self.start(*arguments, **options)
         out, err = process.communicate(timeout=timeout_s)
@@ -127,12 +131,7 @@ class Site:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-        folder = self.state / "workloads"
-        for lock in folder.glob("*/lock") if folder.is_dir() else ():  # those in the background
-            with contextlib.suppress(ValueError, ProcessLookupError, OSError):
-                pid = int(lock.read_text())
-                if b"perdure" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
+        kill_holders((self.state / "workloads").glob("*/lock"))  # those in the background
         for entry in Path("/proc").glob("[0-9]*"):  # what a restore that was cut off left waiting
             with contextlib.suppress(OSError):
                 if os.readlink(entry / "cwd") == str(self.work) and int(entry.name) != os.getpid():
@@ -149,13 +148,30 @@ class Site:
                             shutil.rmtree(operation.staging, ignore_errors=True)
 
 
+def kill_holders(locks: Iterable[Path]) -> None:
+    """Kill the supervisors that hold `locks`. The number in one that nobody holds may be another process's by now."""
+    for path in locks:
+        with contextlib.suppress(ValueError, ProcessLookupError, OSError):
+            if lock.is_held(path):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+
+
 def descendants(pid: int) -> list[int]:
     found = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                found += [int(child), *descendants(int(child))]
+        for task in list(Path(f"/proc/{pid}/task").iterdir()):
+            # A thread that has just ended takes nothing away of what the others started.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                for child in (task / "children").read_text().split():
+                    found += [int(child), *descendants(int(child))]
     return found
+
+
+def command_line(pid: int) -> list[bytes]:
+    """The words that a process was started with; none where it has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    return []
 
 
 def is_zombie(pid: int) -> bool:
@@ -166,7 +182,22 @@ def is_zombie(pid: int) -> bool:
         return True
 
 
-def wait_for(is_true: Callable[[], object], limit_s: float = 60.0, what: str = "") -> None:
+def remove_group(group: Path) -> None:
+    """Remove a control group once no process is in it, which the kernel may refuse for a moment after the end of the last one."""
+
+    def is_removed() -> bool:
+        try:
+            group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    wait_for(is_removed, what=f"for the end of all in {group}")
+
+
+def wait_for(is_true: Callable[[], object], limit_s: float = LIMIT_S, what: str = "") -> None:
     """Wait until `is_true`, and fail after `limit_s`."""
     end_s = time.monotonic() + limit_s
     while not is_true():

@@ -7,15 +7,17 @@ import importlib.resources
 import os
 import re
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from supervised import LIMIT_S, wait_for
 
 from perdure import errors
-from perdure.slurm import daemons, fleet, nodelist, payload, placing, runner, unit
+from perdure.slurm import daemons, fleet, manifest, nodelist, payload, placing, runner, unit
 from perdure.slurm.manifest import KEPT, NEW, OLD, Entry
 from perdure.slurm.runner import Answer
 from perdure.slurm.site import Site
@@ -329,3 +331,25 @@ def test_a_folder_that_plugins_are_read_from_is_found(tmp_path, text, wanted):
     plugstack = tmp_path / "plugstack.conf"
     plugstack.write_text(text.format(tmp_path))
     assert daemons.included(str(plugstack)) == (wanted.format(tmp_path) if wanted else None)
+
+
+def test_whoever_waits_for_a_folder_that_is_removed_meanwhile_has_the_one_that_is_there(tmp_path, monkeypatch):
+    folder = tmp_path / "perdure"
+    monkeypatch.setattr(manifest, "FOLDER", str(folder))
+    found, opened = [], []
+    take = manifest._open_folder
+    monkeypatch.setattr(manifest, "_open_folder", lambda: opened.append(take()) or opened[-1])
+
+    def wait() -> None:
+        with manifest.locked(patient=True) as bare:
+            found.append((bare, folder.is_dir()))
+            with pytest.raises(errors.StoreLocked), manifest.locked():
+                pass
+
+    with manifest.locked():
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        wait_for(lambda: len(opened) == 2, LIMIT_S)
+        folder.rmdir()
+    waiting.join(LIMIT_S)
+    assert found == [(True, True)]

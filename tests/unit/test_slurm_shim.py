@@ -321,6 +321,7 @@ TASK = r"""
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
@@ -347,12 +348,18 @@ int main(int argc, char **argv)
 			(void)!write(ends[1], "{\"started\":{}}\n", 15);
 		if (argv[1][0] == 'k')
 			kill(getpid(), number);
+		if (argv[1][0] == 's') { /* says no more, and stays */
+			close(ends[1]);
+			close(1);
+			close(2);
+			sleep((unsigned)number);
+		}
 		_exit(number);
 	}
 	close(ends[1]);
 	seat.channel = ends[0];
 	if (argv[2][0] != 'r')
-		usleep(200000); /* it is gone before it is asked */
+		waitid(P_PID, (id_t)seat.pid, &(siginfo_t){0}, WEXITED | WNOWAIT); /* it is gone before it is asked */
 	printf("as ever: %s\n", task_hand_over(&seat, (struct words){command, 1}, (struct words){environ, variables}, true));
 	return 0;
 }
@@ -389,6 +396,13 @@ def test_a_seat_that_is_gone_before_it_began_starts_nothing_over(task, how, rest
     done = subprocess.run([task, how, reads], env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.startswith("as ever: ")) == (status, as_ever), done.stderr
     assert ("runs unmanaged" in done.stdout + done.stderr) == as_ever
+
+
+@pytest.mark.parametrize(("restarts", "status", "as_ever"), [(0, 0, True), (1, 1, False)])
+def test_a_seat_that_says_no_more_and_stays_starts_nothing_over(task, restarts, status, as_ever):
+    environment = {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
+    done = subprocess.run([task, "s30", "r-"], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.startswith("as ever: ")) == (status, as_ever), done.stderr
 
 
 def test_a_seat_that_is_gone_after_it_began_ends_the_task(task):

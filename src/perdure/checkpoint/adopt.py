@@ -84,8 +84,12 @@ def end(root: Tree) -> None:
     limit = time.monotonic() + _DYING_S
     left: dict[int, int] = {}
     try:
-        tree.stop(root)
-        left = {found.pid: found.start_ticks for found in tree.members(root)}
+        while True:
+            tree.stop(root)
+            found = {member.pid: member.start_ticks for member in tree.members(root)}
+            if found == left:
+                break
+            left = found  # one that was started before its parent stopped has to be stopped, too
     except errors.ProcessGone:
         return
     for pid, ticks in left.items():
@@ -118,6 +122,11 @@ def bring_back(images: Path, work: Path, options: RestoreOptions, criu: Criu) ->
         dumped = dump.dump(first, staging, again, lambda: None, inside(criu, first))
     except errors.CheckpointFailed as error:
         raise errors.RestoreFailed(f"it cannot be given a namespace of its own: {error}", hint=error.hint) from error
+    except errors.ProcessGone as error:
+        raise errors.RestoreFailed(
+            "it ended by itself before it had been given a namespace of its own: it was saved moments before its end",
+            hint="what it was to do is done; or restore an older checkpoint: perdure restore NAME --from ID",
+        ) from error
     finally:
         tree.kill(first)
         tree.reap(first, wait=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import time
 from collections.abc import Callable
@@ -39,6 +40,10 @@ _LEAST_S = 60.0
 _SLOWEST_BYTES_S = 20e6
 """Images are never written slower than this for long, not even to a busy network disk: the time allowed is generous, since running out
 of it loses a checkpoint, and what hangs for good hangs in the first minute."""
+
+_TURNS = 10
+_TURN_S = (0.02, 0.3)
+"""Pauses: workloads of one folder may all be saved at the same instant, and each holds it for some milliseconds."""
 
 _TERSE, _VERBOSE = 2, 4
 """How much CRIU says. It writes its log while the tasks stand still, so that saying all lengthens the stop. What fails is said at
@@ -94,8 +99,8 @@ def dump(
     """Save `root` into ``staging/images``; the tree runs on, or stands still, as `options.leave` says.
 
     `at_freeze` is called in this thread while all tasks stand still and the images are whole; what it raises ends the dump and is raised
-    again. `begun` is told of the CRIU that was started, whose `cancel` may be called from another thread. A dump that fails for want of
-    an option that is safe to give is tried once more with it.
+    again. `begun` is told of each CRIU that was started, whose `cancel` may be called from another thread. A dump that fails for want of
+    an option that is safe to give is tried once more with it, and one that meets another dump in its working directory a few times.
 
     Raises `errors.CheckpointFailed` with CRIU's reason, `errors.CheckpointRefused` for a user's tree that has other rights than the user,
     `errors.WorkloadLost`, `errors.ProcessGone` when the tree has ended.
@@ -103,7 +108,7 @@ def dump(
     attempts = _Attempts(root, staging, options, at_freeze=at_freeze, criu=criu, begun=begun)
     tcp, ghosts = _tcp_options(root, options), GHOST_LIMIT
     try:
-        return attempts.make(tcp, ghosts)
+        return attempts.make_patiently(tcp, ghosts)
     except _Refused as refused:
         match refused.result.explanation.flag if refused.result.explanation else None:
             case "--ghost-limit":
@@ -113,7 +118,7 @@ def dump(
             case _:
                 raise _failure(refused.result, options) from None
     try:
-        return msgspec.structs.replace(attempts.make(tcp, ghosts), second_try=lacked)
+        return msgspec.structs.replace(attempts.make_patiently(tcp, ghosts), second_try=lacked)
     except _Refused as refused:
         raise _failure(refused.result, options) from None
 
@@ -154,6 +159,17 @@ class _Attempts:
         self._facts: tuple[ProcessFact, ...] = ()
         self._stopped: frozenset[int] = frozenset()
         self._hook_s = 0.0
+
+    def make_patiently(self, tcp: tuple[str, ...], ghosts: str) -> Dumped:
+        """Make one; where another dump holds the folder that CRIU makes in the first process's working directory, a little later."""
+        for _ in range(_TURNS):
+            try:
+                return self.make(tcp, ghosts)
+            except _Refused as refused:
+                if refused.result.explanation is None or refused.result.explanation.code != "process-directory-taken":
+                    raise
+            time.sleep(random.uniform(*_TURN_S))  # noqa: S311 - no secret
+        return self.make(tcp, ghosts)
 
     def make(self, tcp: tuple[str, ...], ghosts: str) -> Dumped:
         for folder in (self._images, self._work):

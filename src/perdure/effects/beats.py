@@ -48,6 +48,7 @@ class Beats:
         self._changed = threading.Condition()
         self._held: dict[str, Held] = {}
         self._thread: threading.Thread | None = None
+        self._is_closing = False
 
     def add(self, held: Held) -> None:
         """Renew `held` from now on, or record its outcome when it has one."""
@@ -69,18 +70,22 @@ class Beats:
             for nonce in self._held:
                 gate.leave(nonce)
             self._held.clear()
+            self._is_closing = True
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        with self._changed:
+            self._is_closing = False
         self._close()
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 # With nothing held, stay for one round: the next step often follows at once, and a thread costs more than a wait.
-                self._changed.wait(self._interval_s)
-                if not self._held:
+                # Whoever closes may have said so before this thread came here.
+                self._changed.wait_for(lambda: self._is_closing, self._interval_s)
+                if self._is_closing or not self._held:
                     self._thread = None
                     return
                 current = list(self._held.values())

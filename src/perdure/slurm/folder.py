@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import stat
 from pathlib import Path
@@ -79,7 +80,7 @@ def found_problem(found: list[Finding]) -> bool:
 
 def _try(folder: str) -> str:
     """Make a file in `folder`, see whose it is, and remove it; return what is wrong, or an empty text."""
-    path = os.path.join(folder, f".perdure-try.{os.getpid()}")
+    path = os.path.join(folder, f".perdure-try.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:

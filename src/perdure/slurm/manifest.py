@@ -135,22 +135,42 @@ def locked(*, patient: bool = False) -> Iterator[bool]:
 
     With `patient`, whoever is at it is waited for. Raises `errors.StoreLocked` when somebody else is at it, `errors.OutputError`.
     """
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(FOLDER, 0o700)
-        descriptor = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise errors.OutputError(f"cannot make {FOLDER}: {error.strerror}", hint="run it as root") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise errors.StoreLocked(
-                "somebody is installing or uninstalling on this node at this moment", hint="try again when they are done"
-            ) from error
+    with contextlib.ExitStack() as held:
+        while True:
+            descriptor = _open_folder()
+            held.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise errors.StoreLocked(
+                    "somebody is installing or uninstalling on this node at this moment", hint="try again when they are done"
+                ) from error
+            if _is_still_there(descriptor):
+                break
+            held.close()  # whoever had it has removed the folder
         yield is_bare()
-    finally:
-        os.close(descriptor)
+
+
+def _open_folder() -> int:
+    """Return a descriptor of the folder, which is made if need be. Raises `errors.OutputError`."""
+    while True:
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(FOLDER, 0o700)
+            return os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if not os.path.isdir(os.path.dirname(FOLDER)):
+                raise errors.OutputError(f"cannot make {FOLDER}: {os.path.dirname(FOLDER)} is not there", hint="make it") from None
+        except OSError as error:
+            raise errors.OutputError(f"cannot make {FOLDER}: {error.strerror}", hint="run it as root") from error
+
+
+def _is_still_there(descriptor: int) -> bool:
+    """Tell whether the folder open as `descriptor` is the one that lies at its path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(FOLDER, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def folder_of_prefix(prefix: str, identity: str) -> str:

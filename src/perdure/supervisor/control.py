@@ -23,6 +23,8 @@ _MOST_CLIENTS = 16
 _MOST_WAITING_BYTES = 1 << 20
 _ASK_S = 10.0
 """A client that connects has so long to say what it wants."""
+_OVER_S = 10.0
+"""A supervisor that has said its last word ends within this time, or hangs."""
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -35,14 +37,15 @@ class Client:
         self.got = bytearray()
         self._waiting = bytearray()
         self._last = False
+        """Whether all was said, or waits to be sent."""
         self.timer: Timer | None = None
 
     def tell(self, message: messages.Reply) -> None:
         """Send `message`; anything but an event is the last one."""
-        if self.connection.fileno() < 0:
+        if self._last or self.connection.fileno() < 0:
             return
         self._waiting += messages.encode(message)
-        self._last = self._last or not isinstance(message, messages.Event)
+        self._last = not isinstance(message, messages.Event)
         if len(self._waiting) > _MOST_WAITING_BYTES:
             self._server.drop(self)
             return
@@ -77,6 +80,7 @@ class Server:
         self._path = path
         self._handle = handle
         self._clients: set[Client] = set()
+        self._is_holding = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         with _short(path) as short:
             with contextlib.suppress(FileNotFoundError):
@@ -85,6 +89,13 @@ class Server:
             os.chmod(short, stat.S_IRUSR | stat.S_IWUSR)
         self._socket.listen(_MOST_CLIENTS)
         reactor.watch(self._socket.fileno(), READ, self._accept)
+
+    def hold(self) -> None:
+        """Keep connections open from now on until the reactor is closed.
+
+        That comes last: whoever reads to the end of what is said knows then that this life is over, and its lock free.
+        """
+        self._is_holding = True
 
     def close(self) -> None:
         """Stop listening; clients are left to their end."""
@@ -106,7 +117,10 @@ class Server:
         if client.timer is not None:
             client.timer.cancel()
         self._reactor.forget(client.connection.fileno())
-        client.connection.close()
+        if self._is_holding:
+            self._reactor.keep(client.connection)
+        else:
+            client.connection.close()
 
     def arm(self, client: Client, writing: bool) -> None:
         """Wait for `client`: for what it says, for its going away, and, when `writing`, for room."""
@@ -181,14 +195,24 @@ def ask(path: Path, request: messages.Request, *, on_event: Callable[[messages.E
                         case messages.Event():
                             on_event(reply)
                         case messages.Answer():
+                            _await_end(connection)
                             return reply
                         case messages.Refusal():
+                            _await_end(connection)
                             raise wire.error(reply.error)
         except TimeoutError as error:
             raise errors.WorkloadBusy(f"the supervisor did not answer within {patience_s:g} s", hint="try again later") from error
         except (OSError, msgspec.DecodeError) as error:
             raise gone from error
     raise gone
+
+
+def _await_end(connection: socket.socket) -> None:
+    """Wait until the supervisor closes `connection`: one whose workload has ended does so when others may have its lock."""
+    connection.settimeout(_OVER_S)
+    with contextlib.suppress(OSError):
+        while connection.recv(messages.MAX_LINE_BYTES):
+            pass
 
 
 @contextlib.contextmanager

@@ -41,15 +41,20 @@ class DeadMan(threading.Thread):
         self._closed = threading.Event()
         self._stood_still = False
         """This process did, since the lease was renewed."""
+        self._seen_s = 0.0
+        """When that was looked at last."""
         self.has_struck = False
         """It has killed the workload."""
 
     def run(self) -> None:
         """Wait for the end of the lease, which each renewal puts off."""
+        self._seen_s = _now_s()
         while not self._closed.is_set():
             if self._held.remaining_s > 0:
                 self._wait()
-            elif not (self._stood_still and self._renews()):
+                continue
+            self._look(0.0)
+            if not (self._stood_still and self._renews()):
                 self._strike()
                 break
         os.close(self._pidfd)
@@ -60,13 +65,19 @@ class DeadMan(threading.Thread):
 
     def _wait(self) -> None:
         """Wait for a part of what is left of the lease, and find out whether this process stood still meanwhile."""
-        left_s, began_s = self._held.remaining_s, _now_s()
+        left_s = self._held.remaining_s
         pause_s = max(min(left_s, self._held.ttl_s / _LOOKS_A_TTL), 0.0)
         self._closed.wait(pause_s)
-        if _now_s() - began_s > pause_s + _LATE_S:
-            self._stood_still = True
-        elif self._held.remaining_s > left_s:
+        is_renewed = self._held.remaining_s > left_s
+        if not self._look(pause_s) and is_renewed:
             self._stood_still = False
+
+    def _look(self, pause_s: float) -> bool:
+        """Find out whether this process stood still since it was looked at last, `pause_s` and hardly more ago; without a gap between."""
+        before_s, self._seen_s = self._seen_s, _now_s()
+        is_late = self._seen_s - before_s > pause_s + _LATE_S
+        self._stood_still |= is_late
+        return is_late
 
     def _renews(self) -> bool:
         """Give the supervisor, which has just woken as well, the time to renew, in which the workload does nothing; return whether it did.
@@ -84,6 +95,7 @@ class DeadMan(threading.Thread):
                 stopped |= tree.stop_running(self._root)
             time.sleep(_LOOK_S)
         self._stood_still = False
+        self._seen_s = _now_s()
         with contextlib.suppress(errors.ProcessGone):
             tree.resume(self._root, only=stopped)
         return True

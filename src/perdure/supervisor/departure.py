@@ -18,7 +18,7 @@ from perdure.supervisor import ending, engine
 from perdure.supervisor.allotment import Allotment
 from perdure.supervisor.ending import Outcome
 from perdure.supervisor.life import Life
-from perdure.supervisor.reactor import Reactor, Timer
+from perdure.supervisor.reactor import Reactor, Timer, now_s
 from perdure.supervisor.record import State
 from perdure.supervisor.scheduler import Outlook, Standing
 from perdure.supervisor.triggers import Due
@@ -52,6 +52,8 @@ class Departure:
         """What it will have been, once the workload is gone, because it is saved."""
         self._terminating = False
         """SIGTERM came."""
+        self._terminated_s = 0.0
+        """When it did: the scheduler counts from there."""
         self._is_cancelled = False
         """The scheduler ends the job for good: nobody tries again."""
         self.reason = ""
@@ -73,7 +75,7 @@ class Departure:
     def terminated(self) -> None:
         """SIGTERM came where a scheduler knows why."""
         if not self._terminating:
-            self._terminating = True
+            self._terminating, self._terminated_s = True, now_s()
             self._allotment.look(self._judged)
 
     def _judged(self, outlook: Outlook | None) -> None:
@@ -88,7 +90,8 @@ class Departure:
                 self.pass_on(signal.SIGTERM)
             return
         # What is not over then is cut off, and the next life would wait for this one's lease.
-        grace_s = min(max(self._allotment.mercy_s * _MERCY_USED, 0.0), self._life.options.grace_s)
+        left_s = self._allotment.mercy_s * _MERCY_USED - (now_s() - self._terminated_s)
+        grace_s = min(max(left_s, 0.0), self._life.options.grace_s)
         if standing is Standing.CANCELLED:
             self._is_cancelled = True
             self._cancel("the job was cancelled")

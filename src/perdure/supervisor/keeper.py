@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -80,13 +81,17 @@ class Keeper:
         self._said_of_delay = ""
         """Why it was not the moment for the last one, as it was said; empty: it was."""
 
-    def run(self) -> Outcome:
-        """Keep the workload until it ends or is given up. Raises `errors.StaleLife` when another life took over."""
+    def run(self, begun: Callable[[], None]) -> Outcome:
+        """Keep the workload until it ends or is given up. Raises `errors.StaleLife` when another life took over.
+
+        `begun` is called as soon as others can ask for things to be done to it.
+        """
         pidfd = os.pidfd_open(self._life.tree.pid)
         server = Server(self._reactor, self._life.folders.socket(self._life.name), self._asked)
         self._reactor.watch(pidfd, READ, lambda: self._gone(pidfd))
         self._voice.is_raw = lambda: self._foreground.is_raw
         try:
+            begun()
             with self._foreground.entered():
                 self._console.start()
                 self._lease.start()
@@ -96,6 +101,7 @@ class Keeper:
                     self._reactor.turn()
                 # What was written last needs the terminal as it was when it was written.
                 self._console.finish()
+            server.hold()
             self._wind_up()
         finally:
             self._reactor.forget(pidfd)

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import os
 import selectors
+import socket
 import time
 from collections.abc import Callable
 
@@ -48,6 +49,7 @@ class Reactor:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._posted: collections.deque[Callable[[], None]] = collections.deque()
+        self._kept: list[socket.socket] = []
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake, READ, self._run_posted)
 
@@ -95,8 +97,14 @@ class Reactor:
             if timer.call is not None:
                 timer.call()
 
+    def keep(self, connection: socket.socket) -> None:
+        """Keep `connection` open until the reactor is closed."""
+        self._kept.append(connection)
+
     def close(self) -> None:
-        """Let go of the reactor's own descriptors."""
+        """Let go of the reactor's own descriptors, and of what it keeps."""
+        for connection in self._kept:
+            connection.close()
         self._selector.close()
         os.close(self._wake)
 

@@ -189,12 +189,11 @@ class _Start:
         if self._wanted.metrics is not None:
             self._voice.listeners.append(self._metrics(self._wanted.metrics, life.epoch))
         self._voice.clear()
-        self._say_begun(life, source)
         wanted, scheduler = self._wanted, self._setup.scheduler
         keeper = Keeper(life, self._task.reactor, streams, self._voice, end_ns=wanted.end_ns, line=wanted.line, scheduler=scheduler)
         self._inbox.hand_to(keeper.receive)
         try:
-            return keeper.run().status
+            return keeper.run(lambda: self._say_begun(life, source)).status
         finally:
             streams.close()
 

@@ -163,6 +163,12 @@ _PROCESS = (
         )
     ),
     Pattern(
+        r"Can't create a directory \(-17\)",
+        "process-directory-taken",
+        "the first process's working directory holds the folder proc.crtools, which CRIU has to make",
+        "try again; when no dump of anything there is going on, remove the folder",
+    ),
+    Pattern(
         r"session leader of (?P<pid>\d+)\(\d+\) is outside of its pid namespace",
         "process-session-outside",
         "the workload's session began outside its PID namespace",

@@ -165,7 +165,7 @@ class _Trial:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            cwd="/",
+            cwd=self._folder,  # CRIU makes a folder there for an instant, and another probe may be going on
         )
         try:
             root = self._await_start(launcher)
@@ -203,8 +203,10 @@ class _Trial:
     def _await(self, step: str, *, timer: bool, launcher: subprocess.Popen[bytes] | None = None) -> None:
         """Wait until the payload has gone on from where it is now; `timer`: until its timer has fired, too."""
         seen = self._read()
-        end = time.monotonic() + (2.0 if step == _TIMER else _STEP_S)
-        while time.monotonic() < end:
+        end = time.monotonic() + _STEP_S
+        is_over = False
+        while not is_over:
+            is_over = time.monotonic() > end  # looked at once more: this process may have stood still meanwhile
             now = self._read()
             if now[0] > seen[0] and (not timer or now[1] > seen[1]):
                 return

@@ -165,7 +165,7 @@ static void lost_seat(struct talk *talk, int signals, int channel)
 		poll(NULL, 0, 10);
 		waited_ms += 10;
 	}
-	if (!reaped) {
+	if (!reaped && !talk->ran_before) {
 		snprintf(talk->why, sizeof talk->why, "%s", not_handed_over);
 		is_over(talk, RUN_AS_EVER, 0);
 		return;
