@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from supervised import ROOT, descendants, is_zombie, wait_for
+from supervised import LIMIT_S, ROOT, descendants, is_zombie, kill_holders, wait_for
 
 from perdure import errors
 from perdure.agent import asked, client
@@ -91,7 +91,7 @@ class Node:
                 stderr=told,
                 start_new_session=True,
             )
-        wait_for(self._listens, 120, "for the agent")
+        wait_for(self._listens, what="for the agent")
 
     def _listens(self) -> bool:
         assert self.agent is not None
@@ -105,7 +105,7 @@ class Node:
         """End the agent, and nothing else."""
         assert self.agent is not None
         self.agent.send_signal(number)
-        self.agent.wait(timeout=60)
+        self.agent.wait(timeout=LIMIT_S)
 
     def command(self, uid: int, *arguments: object, groups: tuple[int, ...] = (), limits: tuple[str, ...] = ()) -> list[str]:
         """The command line that runs `perdure ARGUMENTS` as the user `uid`."""
@@ -175,7 +175,10 @@ class Node:
         return descendants(self.seat(uid, name))
 
     def audit(self) -> list[dict]:
-        return [json.loads(line) for line in self.log.read_text("ascii").splitlines()] if self.log.exists() else []
+        """What the log of privileged actions holds; a line that is being written just now is left out."""
+        if not self.log.exists():
+            return []
+        return [json.loads(line) for line in self.log.read_text("ascii").splitlines(keepends=True) if line.endswith("\n")]
 
     def noted(self, what: str, **about: object) -> list[dict]:
         """Lines of the audit log about `what` that say `about`."""
@@ -189,11 +192,7 @@ class Node:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-        for lock in self.state.glob("users/*/workloads/*/lock"):
-            with contextlib.suppress(ValueError, ProcessLookupError, OSError):
-                pid = int(lock.read_text())
-                if b"perdure" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
+        kill_holders(self.state.glob("users/*/workloads/*/lock"))
         if self.agent is not None and self.agent.poll() is None:
             self.end()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -249,6 +248,6 @@ def ask_as(node: Node, uid: int, *whats: asked.What, user: int | None = None) ->
     return as_user(uid, asking, str(node.socket), documents)
 
 
-def ends(pid: int, limit_s: float = 120.0) -> None:
+def ends(pid: int, limit_s: float = LIMIT_S) -> None:
     """Wait until the process `pid` has ended."""
     wait_for(lambda: is_zombie(pid), limit_s, f"for the end of {pid}")

@@ -30,7 +30,7 @@ def exit_status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def wait_for(is_true: Callable[[], bool], limit_s: float = 20.0) -> None:
+def wait_for(is_true: Callable[[], bool], limit_s: float = 120.0) -> None:
     """Wait until `is_true`, and fail after `limit_s`."""
     end_s = time.monotonic() + limit_s
     while not is_true():

@@ -64,7 +64,7 @@ def marked() -> dict[int, str]:
     return found
 
 
-def await_none(ids: set[str], *, limit_s: float = 20.0) -> None:
+def await_none(ids: set[str], *, limit_s: float = 120.0) -> None:
     """Wait until no process of the runs `ids` is left."""
     end_s = time.monotonic() + limit_s
     while left := {pid: mark for pid, mark in marked().items() if mark in ids}:

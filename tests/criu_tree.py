@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from perdure.base import settings
 from perdure.checkpoint.criu import locate, run
 
+ROUND_S = 0.005
 COUNT = """
 import os, sys, time
 out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o666)
@@ -23,7 +25,7 @@ while True:
     os.pwrite(out, rounds.to_bytes(8, "little"), 0)
     time.sleep(0.005)
 """
-"""Counts in the file that is its first argument."""
+"""Counts in the file that is its first argument, at most once every `ROUND_S`."""
 
 
 def places() -> locate.Places:
@@ -31,7 +33,7 @@ def places() -> locate.Places:
     return locate.places(settings.load({}, working_directory=Path("/")), os.environ)
 
 
-def wait_until(holds: Callable[[], bool], *, limit_s: float = 20.0) -> bool:
+def wait_until(holds: Callable[[], bool], *, limit_s: float = 120.0) -> bool:
     """Wait until another process has done something that can only be looked for; tell whether it did."""
     end = time.monotonic() + limit_s
     while not holds():
@@ -61,7 +63,8 @@ class Tree:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            cwd="/",
+            # CRIU makes a folder of one name there while it dumps: two trees must not share it.
+            cwd=self.folder,
         )
         assert wait_until(lambda: self.count() > 0), "the tree did not start"
         self.root = self._children(self._launcher.pid)[0]
@@ -78,9 +81,9 @@ class Tree:
 
     def goes_on(self) -> bool:
         now = self.count()
-        return wait_until(lambda: self.count() > now, limit_s=5.0)
+        return wait_until(lambda: self.count() > now)
 
-    def call(self, action: run.Action, *options: str, timeout_s: float = 30.0) -> run.Call:
+    def call(self, action: run.Action, *options: str, timeout_s: float = 120.0) -> run.Call:
         chosen = ("--tree", str(self.root), "--leave-running") if action is run.Action.DUMP else ("--restore-detached", "--restore-sibling")
         return run.Call(
             action=action,
@@ -98,9 +101,12 @@ class Tree:
 
     def end(self) -> None:
         """Kill the tree with -9 and reap it."""
+        if self._launcher.returncode is not None:
+            return  # its number may be another's by now
         for child in self._children(self._launcher.pid):
-            os.kill(child, signal.SIGKILL)
-        self._launcher.wait(10)
+            with contextlib.suppress(ProcessLookupError):  # it may end by itself meanwhile, and be reaped
+                os.kill(child, signal.SIGKILL)
+        self._launcher.wait(120)
 
     @staticmethod
     def _children(pid: int) -> list[int]:

@@ -7,14 +7,18 @@ import fcntl
 import os
 import select
 import shutil
+import signal
 import struct
 import sys
+import tempfile
 import termios
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from owners import PYTHON
+from supervised import wait_for
 
 from perdure import errors
 from perdure.base import settings
@@ -24,13 +28,23 @@ from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.launch import LaunchSpec
 from perdure.model.checkpoint import Owner
 
-WAIT_S = 20.0
+WAIT_S = 120.0
+ON = "on"
+"""Programs that come to an end wait for this file on their way: however busy the machine, none has ended before all was done to it."""
 
 
 def working_criu() -> Criu:
     """The CRIU that `perdure` itself would take."""
     environ = dict(os.environ)
     return locate.find(locate.places(settings.load({}, working_directory=Path("/")), environ))
+
+
+@contextlib.contextmanager
+def alone_with_links() -> Iterator[None]:
+    """Wait until no other test is in here: CRIU's links to files in /dev/shm that lost a name are called the same in every dump."""
+    with open(Path(tempfile.gettempdir(), "perdure-test-links"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 class Workload:
@@ -162,6 +176,19 @@ class Workload:
             if len(self.output) + len(self.error) == before and not tree.is_alive(self.tree):
                 self.drain()
                 assert wanted in self.output, f"ended without {wanted!r}: {self.output[-2000:]!r} {self.error[-2000:]!r}"
+
+    def await_command(self, name: str) -> None:
+        """Wait until a process of the tree is called `name`: when the init runs, its command need not yet."""
+        wait_for(lambda: any(found.command == name for found in tree.members(self.tree)), WAIT_S, f"for {name}")
+
+    def let_end(self) -> None:
+        """Let a program that waits for the file `ON` come to its end."""
+        (self.folder / ON).touch()
+
+    def stop(self, pid: int) -> None:
+        """Stop one process of the tree as a user does, and wait until it stands still."""
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: tree.look(pid).is_stopped, WAIT_S, f"for {pid} to stop")
 
     def lines(self) -> list[str]:
         self.drain()

@@ -78,6 +78,40 @@ def begin(place: Path, **replaced: str) -> Folder:
     return there
 
 
+_LINGERING = """
+import builtins, glob, os, time
+_raw = os.path.join({raw!r}, os.environ["PERDURE_EVAL_RUN"])
+with open(os.path.join(_raw, "journal.jsonl")) as _journal:
+    _awaits = {by_hand!r} or "fault-planned" in _journal.read()
+
+def print(*words, **options):
+    due = None
+    if _awaits and words[0] == "step":
+        # How many lives there were is asked of names alone: a file that grows while a checkpoint finds it open could not be brought back.
+        lives = len(glob.glob(os.path.join(_raw, "life-*-output.log")))
+        due = {at!r}[lives - 1] if lives <= {count!r} else None
+    if {saved!r} and due is not None and words[1] == due and "-managed-" in _raw:
+        end = time.monotonic() + 120
+        manifests = os.path.join(_raw, "state/store/workloads/*/manifests", "[0-9]" * 8 + "." + "[0-9]" * 8)
+        while not glob.glob(manifests) and time.monotonic() < end:
+            time.sleep(0.05)
+    builtins.print(*words, **options)
+    if due is not None and words[1] >= due:
+        time.sleep(1.0)
+"""
+
+
+def linger(there: Folder, program: str, *at: int, by_hand: bool = False, saved: bool = False) -> None:
+    """Let a Python program that prints ``step N`` take a second for each step while it waits for a fault, so that the fault is in time.
+
+    The fault of the first life is due at the first of the counters `at`, and so on; it is one that was planned or, with `by_hand`, one that
+    the test asks for. A run of which no fault is planned goes on as ever. With `saved`, a managed run does not come to the counter before
+    it has a checkpoint.
+    """
+    path = there.path / program
+    path.write_text(_LINGERING.format(raw=str(there.raw), at=at, count=len(at), by_hand=by_hand, saved=saved) + path.read_text())
+
+
 def run(there: Folder, number: int, *, purpose: str = "baseline", arm: Arm = Arm.UNMANAGED, **changed) -> Run:
     """A run of the plan as it is now: ready after one second, ended after `number` + 10."""
     planned = plan.load(there.plan)

@@ -32,7 +32,7 @@ def wait(name):
 """
 
 
-def wait_for(what, limit_s: float = 20.0):
+def wait_for(what, limit_s: float = 120.0):
     """Return the first true answer of `what`; for things outside that can only be looked at."""
     end = time.monotonic() + limit_s
     while not (answer := what()):
@@ -67,7 +67,7 @@ class Frozen:
         path = self.folder / name
         return path.read_text() if path.exists() else None
 
-    def reached(self, name: str, limit_s: float = 20.0) -> str:
+    def reached(self, name: str, limit_s: float = 120.0) -> str:
         wait_for(lambda: self.said(name) is not None or self._failed(), limit_s)
         return self.said(name)
 
@@ -92,7 +92,7 @@ class Frozen:
             action=run.Action.DUMP,
             images=str(self.images),
             work=str(self.images),
-            timeout_s=60,
+            timeout_s=120,
             options=("-t", str(self.pid), *STANDING, *options),
         )
         done = run.run(self.criu, call)
@@ -106,7 +106,7 @@ class Frozen:
             action=run.Action.RESTORE,
             images=str(self.images),
             work=str(self.images),
-            timeout_s=60,
+            timeout_s=120,
             options=("--restore-detached", "--restore-sibling", "--pidfile", str(pidfile), *STANDING),
         )
         done = run.run(self.criu, call)
@@ -115,7 +115,8 @@ class Frozen:
 
     def kill(self) -> None:
         """End the tree, whether it was started or restored by us."""
-        if self.pid:
+        # One that ended by itself was reaped by its starter: its number may be another's by now.
+        if self.pid and (self._starter is None or self._starter.poll() is None):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         self._reap()

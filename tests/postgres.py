@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-_LIMIT_S = 60.0
+import ports
+
+_LIMIT_S = 180.0
 _PORT = 5432  # names the socket; nothing listens on the network unless it is asked for
 
 
@@ -39,12 +41,12 @@ def _account() -> str | None:
 class Server:
     """One server. `start`, `stop`, `kill` and `start` again keep its data; `remove` ends it and deletes its folder.
 
-    With `port`, it also listens there on loopback: a Unix socket to a process outside forbids a checkpoint of its client.
+    With `loopback`, it also listens there, on a port of its own: a Unix socket to a process outside forbids a checkpoint of its client.
     """
 
-    def __init__(self, port: int | None = None) -> None:
-        self._loopback = port is not None
-        self._port = port or _PORT
+    def __init__(self, *, loopback: bool = False) -> None:
+        self._kept = ports.reserve() if loopback else None
+        self._port = _PORT if self._kept is None else ports.number(self._kept)
         # Not below pytest's folder, which other users may not enter; short, since a socket's path holds 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self.data = self.folder / "data"
@@ -58,13 +60,13 @@ class Server:
 
     def url(self) -> str:
         """Return the address of the one database."""
-        host = "127.0.0.1" if self._loopback else quote(str(self.folder), safe="")
+        host = "127.0.0.1" if self._kept else quote(str(self.folder), safe="")
         return f"postgresql://perdure@{host}:{self._port}/postgres"
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
         options = {
-            "listen_addresses": "127.0.0.1" if self._loopback else "",
+            "listen_addresses": "127.0.0.1" if self._kept else "",
             "unix_socket_directories": str(self.folder),
             "port": self._port,
             "max_connections": 120,
@@ -105,6 +107,8 @@ class Server:
     def remove(self) -> None:
         """End the server and delete its data."""
         self.stop(signal.SIGQUIT)  # without writing out what is deleted in the next moment
+        if self._kept is not None:
+            self._kept.close()
         shutil.rmtree(self.folder)
 
     def _call(self, name: str, *arguments: str | Path) -> None:

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,8 +21,10 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 
+import ports
+
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "ceph-authtool", "radosgw", "radosgw-admin")
-_LIMIT_S = 90.0
+_LIMIT_S = 180.0
 _CONFIGURATION = """
 [global]
 fsid = {fsid}
@@ -72,7 +73,9 @@ class S3Server:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="s3-"))
-        self.port, mon_port = _free_ports(2)
+        # Kept while the gateway is away too: who tries to reach it meanwhile must not be given its port, nor meet somebody else there.
+        self._kept = [ports.reserve(), ports.reserve()]
+        self.port, mon_port = map(ports.number, self._kept)
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.access_key, self.secret_key = secrets.token_hex(8), secrets.token_hex(16)
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -92,7 +95,7 @@ class S3Server:
         self._call(*monitor, "--mkfs", "--keyring", keyring)
         self._start("mon", *monitor)
         identity = str(uuid.uuid4())
-        self._call("ceph", "-n", "client.rgw", "--connect-timeout", "60", "osd", "new", identity, "0")
+        self._call("ceph", "-n", "client.rgw", "--connect-timeout", f"{_LIMIT_S:g}", "osd", "new", identity, "0")
         self._call("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", identity)
         self._start("osd", "ceph-osd", "-i", "0")
         self.start_gateway()
@@ -128,7 +131,7 @@ class S3Server:
         configuration = {"endpoint": self.endpoint, "access_key_id": self.access_key, "secret_access_key": self.secret_key}
         store = S3Store(name, config=configuration, client_options={"allow_http": True})
         address = obstore.sign(store, "PUT", "", timedelta(minutes=5))
-        urllib.request.urlopen(urllib.request.Request(address, method="PUT"), timeout=60).close()
+        urllib.request.urlopen(urllib.request.Request(address, method="PUT"), timeout=_LIMIT_S).close()
         return name
 
     def url(self, bucket: str, prefix: str = "store") -> str:
@@ -148,6 +151,8 @@ class S3Server:
         """End all daemons and delete their folder."""
         for name in ("rgw", "osd", "mon"):
             self._end(name)
+        for kept in self._kept:
+            kept.close()
         shutil.rmtree(self.folder)
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
@@ -173,11 +178,3 @@ class S3Server:
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

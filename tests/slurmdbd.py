@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+LONG_S = 120.0
+"""For what takes Slurm seconds, and longer on a machine that has much else to do."""
 CONFIGURATION = "/run/slurm/slurm.conf"
 """Inside; a folder of its own there, not the machine's /run."""
 
@@ -85,7 +87,7 @@ chmod 600 /run/slurm/slurmdbd.conf
 dd if=/dev/urandom of=munge.key bs=128 count=1 status=none
 chmod 600 munge.key
 export SLURM_CONF=/run/slurm/slurm.conf
-wait_for() {{ for _ in $(seq 200); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.05; done; echo "gave up: $*"; exit 1; }}
+wait_for() {{ for _ in $(seq 1200); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.05; done; echo "gave up: $*"; exit 1; }}
 munged --force --foreground --key-file=munge.key --seed-file={folder}/munge.seed --pid-file=/run/munge/pid \\
   --socket=/run/munge/munge.socket.2 --log-file={folder}/log/munged.log >log/munged.out 2>&1 &
 mariadb-install-db --no-defaults --user=root --datadir={folder}/db --auth-root-authentication-method=socket --skip-test-db \\
@@ -144,7 +146,7 @@ class Cluster:
         """End a daemon inside, and wait until it has gone."""
         pids = self.run("pidof", daemon).stdout.split()
         self.run("kill", *pids)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LONG_S
         while self.run("pidof", daemon, check=False).stdout.strip():
             assert time.monotonic() < deadline, f"{daemon} does not end"
             time.sleep(0.05)
@@ -164,7 +166,7 @@ class Cluster:
             subprocess.Popen(
                 ["setsid", "--fork", *self._inside, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
             ).wait()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LONG_S
         while (asked := self.run("sacct", "-a", "-X", "-n", check=False)).returncode or asked.stderr:
             assert time.monotonic() < deadline, f"{daemon} does not come back: {asked.stderr}"
             time.sleep(0.1)
@@ -183,7 +185,7 @@ class Cluster:
         out = self.run("sacct", "-a", "-D", "-X", "-n", "-P", "-S", "2020-01-01", "-j", str(job), "-o", "State").stdout
         return out.split("\n")[:-1]
 
-    def wait(self, job: int, *states: str, timeout_s: float = 30) -> None:
+    def wait(self, job: int, *states: str, timeout_s: float = LONG_S) -> None:
         """Wait until the job's records have these states (first words)."""
         deadline = time.monotonic() + timeout_s
         while (found := [state.split()[0] for state in self.records(job)]) != list(states):
@@ -219,7 +221,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], folder: Path) -> int:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONG_S
     while not (folder / "ready").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             said = {path.name: path.read_text(errors="replace")[-600:] for path in [folder / "init.out", *folder.glob("log/*")]}

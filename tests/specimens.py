@@ -28,11 +28,11 @@ Outcome = Literal["restored", "dump fails", "restore fails", "altered", "by numb
 """What CRIU does: all is well; it refuses to dump; it dumps and refuses to restore; it does both, and the program is not as it was; it
 opens what belongs to the process that has the same number at the restore, and fails where there is none."""
 
-_START_S = 20.0
+_START_S = 120.0
 _STANDING = ("--file-locks", "--link-remap", "--ext-unix-sk", "--manage-cgroups=ignore")
 
 _PREAMBLE = """
-import ctypes, fcntl, mmap, os, select, signal, socket, struct, subprocess, sys, threading, time, traceback
+import ctypes, errno, fcntl, mmap, os, pty, select, signal, socket, struct, subprocess, sys, threading, time, traceback
 os.chdir(sys.argv[1])
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = libc.shmat.restype = ctypes.c_long
@@ -56,6 +56,27 @@ def tell(text):
 def wait():
     while True:
         time.sleep(3600)
+# While a tree is saved and not yet back, the kernel gives to others what it had from the kernel: ports of its range for everybody, and the
+# lowest free number of a terminal. So these take others. (CRIU finds no terminal that is 32 above the lowest free.)
+def bound(one, host="127.0.0.1"):
+    while True:
+        try:
+            one.bind((host, 20000 + int.from_bytes(os.urandom(2), "little") % 12000))
+            return one
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+def server(family=socket.AF_INET, host="127.0.0.1"):
+    one = socket.socket(family)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound(one, host).listen()
+    return one
+def high(opened):
+    many = [opened() for _ in range(16)]
+    kept = max(many, key=lambda ends: struct.unpack("I", fcntl.ioctl(ends[0], 0x80045430, bytes(4))))
+    for end in (end for ends in many if ends is not kept for end in ends):
+        os.close(end)
+    return kept
 def child(action):
     pid = os.fork()
     if pid == 0:
@@ -160,7 +181,8 @@ def staged(
         assert said == "up", said
         yield Stage(process.children(launcher.pid)[0], launcher)
     finally:
-        with contextlib.suppress(errors.ProcessGone):
+        # One that lacks what it needs ends by itself, at this very moment perhaps.
+        with contextlib.suppress(errors.ProcessGone, ProcessLookupError):
             for pid in process.children(launcher.pid):
                 os.kill(pid, signal.SIGKILL)
         launcher.kill() if launcher.poll() is None and not _has_children(launcher.pid) else None
@@ -184,7 +206,7 @@ def _hear(channel: socket.socket, launcher: subprocess.Popen[bytes]) -> str:
     return channel.recv(1 << 16).decode()
 
 
-def dump(criu: Criu, root: int, folder: Path, *options: str, timeout_s: float = 20.0) -> run.Result:
+def dump(criu: Criu, root: int, folder: Path, *options: str, timeout_s: float = 120.0) -> run.Result:
     """Dump the tree of `root` into ``folder/images``, with the options of the engine; it runs on."""
     images, work = folder / "images", folder / "criu"
     images.mkdir(exist_ok=True)
@@ -211,7 +233,7 @@ def restored(criu: Criu, folder: Path, *options: str) -> Iterator[tuple[run.Resu
             action=Action.RESTORE,
             images=str(folder / "images"),
             work=str(folder / "criu"),
-            timeout_s=20.0,
+            timeout_s=120.0,
             options=(
                 *("--restore-detached", "--restore-sibling", "--pidfile", str(record), "--tcp-close", "--ghost-limit=1G"),
                 *(*_STANDING, *options),
@@ -324,8 +346,8 @@ SPECIMENS: tuple[Specimen, ...] = (
     Specimen(
         "device-zero-mapped", 'fd = os.open("/dev/zero", 2); one = mmap.mmap(fd, 8192); two = mmap.mmap(fd, 8192, flags=mmap.MAP_PRIVATE)'
     ),
-    Specimen("terminal", "import pty; ends = pty.openpty()"),
-    Specimen("terminal-ptmx", 'fd = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)'),
+    Specimen("terminal", "ends = high(pty.openpty)"),
+    Specimen("terminal-ptmx", 'fd = high(lambda: (os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY),))'),
     # Pipes and sockets
     Specimen("pipe", 'ends = os.pipe(); os.write(ends[1], b"x")'),
     _anonymous("pipe-packets", "ends = os.pipe2(os.O_DIRECT)", "file-packet-pipe"),
@@ -336,10 +358,10 @@ SPECIMENS: tuple[Specimen, ...] = (
         'a = socket.socket(socket.AF_UNIX); a.bind("listening"); a.listen(); b = socket.socket(socket.AF_UNIX); b.connect("listening")',
     ),
     Specimen("unix-descriptor", 'a, b = socket.socketpair(); fd = os.open("/dev/null", 0); socket.send_fds(a, [b"x"], [fd])'),
-    Specimen("tcp-listening", 'a = socket.create_server(("127.0.0.1", 0)); b = socket.create_server(("::1", 0), family=socket.AF_INET6)'),
-    Specimen("tcp-pair", 'a = socket.create_server(("127.0.0.1", 0)); b = socket.create_connection(a.getsockname()); c = a.accept()'),
-    Specimen("tcp-waiting", 'a = socket.create_server(("127.0.0.1", 0)); b = socket.create_connection(a.getsockname())'),
-    Specimen("udp", 'a = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); a.bind(("127.0.0.1", 0))'),
+    Specimen("tcp-listening", 'a = server(); b = server(socket.AF_INET6, "::1")'),
+    Specimen("tcp-pair", "a = server(); b = socket.create_connection(a.getsockname()); c = a.accept()"),
+    Specimen("tcp-waiting", "a = server(); b = socket.create_connection(a.getsockname())"),
+    Specimen("udp", "a = bound(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))"),
     _anonymous(
         "udp-corked",
         'a = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); a.connect(("127.0.0.1", 9)); a.setsockopt(17, 1, 1); a.send(b"x")',

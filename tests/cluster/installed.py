@@ -117,8 +117,16 @@ def _take(cluster: Cluster, target: Path) -> None:
 def _remove_older(target: Path) -> None:
     kind = target.name.rsplit("-", 1)[0]
     others = [path for path in rootfs.CACHE.glob(f"{kind}-*") if path.is_dir() and path != target]
-    for old in sorted(others, key=lambda path: path.stat().st_mtime)[:-_OTHERS]:
+    for old in sorted(others, key=_used_s)[:-_OTHERS]:
         rootfs.remove(old, f"{old.name}.lock")
+
+
+def _used_s(path: Path) -> float:
+    """Return when it was last used; 0 where another run has just removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ class Node:
         env: dict[str, str] | None = None,
         cwd: str | None = None,
         check: bool = True,
-        timeout_s: float = 120,
+        timeout_s: float = 300,
         stdin: str = "",
     ) -> subprocess.CompletedProcess[str]:
         """Run `command` in the node and return the finished process. Raises `Failed` for a status other than 0, unless `check` is false."""

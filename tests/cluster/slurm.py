@@ -6,17 +6,24 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from cluster import rootfs, shape
-from cluster.machine import Failed, Node, Switch, wait_until
+from cluster.machine import BOOT_S, Failed, Node, Switch, wait_until
 from cluster.shape import Shape
 
 __all__ = ["Cluster", "Failed", "Shape", "running"]
 
 _ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+_OVER = ("", *_ENDS)
+"""States of a job that does not run again by itself, as `Cluster.job` tells them; slurmctld has forgotten one that is over for long."""
+_UP = ("idle", "mix", "alloc", "plnd", "mix-")
+"""States of a node that Slurm counts on: the last two are of one that is meant for jobs that wait."""
+LONG_S = 300.0
+"""For what takes Slurm seconds, and some minutes on a machine that has much else to do."""
 _TELLING = re.compile(r"equeue|not responding|set to DOWN|NODE_FAIL|preempt|Killing|cancel|suspend", re.IGNORECASE)
 _LAST_LINES = 8
 _LAST_EVENTS = 40
@@ -78,7 +85,7 @@ class Cluster:
         self._wait_up(node)
 
     def _wait_up(self, *names: str) -> None:
-        wait_until(lambda: all(self.node_state(name) in ("idle", "mix", "alloc") for name in names), f"{names}: not idle", timeout_s=60)
+        wait_until(lambda: all(self.node_state(name) in _UP for name in names), f"{names}: not idle", timeout_s=LONG_S)
 
     def start_agent(self, name: str) -> None:
         """Start Perdure's service on a node where it was just installed, as systemd does there; a boot starts it by itself."""
@@ -89,8 +96,13 @@ class Cluster:
     def wait_agent(self, name: str) -> None:
         """Wait until Perdure's service on a node can be asked. Raises `Failed`."""
         node = self.nodes[name]
+
+        def is_listening() -> bool:
+            with socket.socket(socket.AF_UNIX) as asking:
+                return not asking.connect_ex(f"/proc/{node.pid}/root/run/perdure/agent.sock")
+
         try:
-            wait_until(Path(f"/proc/{node.pid}/root/run/perdure/agent.sock").exists, f"{name}: no agent", timeout_s=60)
+            wait_until(is_listening, f"{name}: no agent", timeout_s=BOOT_S)
         except Failed as error:
             raise Failed(f"{error}: {node.words()}") from None
 
@@ -109,12 +121,22 @@ class Cluster:
         known = self.job(job).get("JobState", "")
         return known or next((row[0] for row in reversed(self.attempts(job))), "")
 
-    def job(self, job: int) -> dict[str, str]:
-        """Return the fields of ``scontrol show job``; empty when slurmctld does not know it any more."""
-        done = self.head("scontrol", "-o", "show", "job", str(job), check=False)
+    def job(self, job: int | str) -> dict[str, str]:
+        """Return the fields of ``scontrol show job``, also of a task ``7_1`` of an array; empty when slurmctld does not know it any more.
+
+        A slurmctld that is too busy to answer is asked again.
+        """
+
+        def is_answered() -> bool:
+            nonlocal done
+            done = self.head("scontrol", "-o", "show", "job", str(job), check=False)
+            return not done.returncode or "Invalid job id" in done.stderr
+
+        done = subprocess.CompletedProcess[str]((), 0)
+        wait_until(is_answered, f"slurmctld does not tell of job {job}", timeout_s=LONG_S, pause_s=1.0)
         return dict(part.split("=", 1) for part in done.stdout.split() if "=" in part) if not done.returncode else {}
 
-    def wait_state(self, job: int, *states: str, timeout_s: float = 120) -> str:
+    def wait_state(self, job: int, *states: str, timeout_s: float = LONG_S) -> str:
         """Wait until a job is in one of `states`; return which. Raises `Failed` with what is known when it does not come to that."""
 
         def is_there() -> bool:
@@ -129,7 +151,7 @@ class Cluster:
             raise Failed(f"{error}, but {state}: {self.job(job)}\n{self.told_of(job)}\n{self.output(job)[-3000:]}") from None
         return state
 
-    def wait_node(self, job: int, *, not_on: str = "", timeout_s: float = 120) -> str:
+    def wait_node(self, job: int, *, not_on: str = "", timeout_s: float = LONG_S) -> str:
         """Wait until a job runs, elsewhere than on `not_on`; return where."""
 
         def is_there() -> bool:
@@ -170,11 +192,21 @@ class Cluster:
 
         Raises `Failed` where that takes too long.
         """
-        is_over = self.job(job).get("JobState", "") in ("", *_ENDS)
-        found = self._accounted(job)
-        if is_over and found and found[-1][0] in ("RUNNING", "PENDING"):
-            wait_until(lambda: self._accounted(job)[-1][0] not in ("RUNNING", "PENDING"), f"job {job}: not accounted for", timeout_s=60)
+        known = self.job(job).get("JobState", "")
+
+        def is_told() -> bool:
+            nonlocal found
             found = self._accounted(job)
+            # The accounting is told of each begin and end in turn: what it shows last may be the attempt before.
+            return bool(found) and (found[-1][0] == known if known else found[-1][0] not in ("RUNNING", "PENDING"))
+
+        found: list[tuple[str, str, str]] = []
+        if known not in _OVER:
+            return self._accounted(job)
+        try:
+            wait_until(is_told, f"job {job}: {known} is not accounted for", timeout_s=LONG_S, pause_s=0.2)
+        except Failed as error:
+            raise Failed(f"{error}: {found}\n{self.told_of(job)}") from None
         return found
 
     def _accounted(self, job: int) -> list[tuple[str, str, str]]:
@@ -255,7 +287,7 @@ def _wait_idle(cluster: Cluster) -> None:
         return cluster.head("sinfo", "-h", "-t", "idle", "-o", "%D", "-p", "main").stdout.strip() == str(len(cluster.shape.nodes))
 
     try:
-        wait_until(are_idle, "the nodes are not idle", timeout_s=60, pause_s=0.1)
+        wait_until(are_idle, "the nodes are not idle", timeout_s=BOOT_S, pause_s=0.1)
     except Failed as error:
         raise Failed(f"{error}: {''.join(node.words() for node in cluster.nodes.values())}") from None
 

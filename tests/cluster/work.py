@@ -13,15 +13,16 @@ from cluster.slurm import Cluster
 _COUNT = """\
 import hashlib, os, sys, time
 total, pause_s, status, starts = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+gate, hurries = "".join(sys.argv[5:6]), "hurries" in sys.argv[6:]
 with open(starts, "a") as file:
     file.write("started\\n")
 digest = hashlib.sha256()
 for number in range(total):
-    while number == total - 1 and sys.argv[5:] and not os.path.exists(sys.argv[5]):
+    while number == total - 1 and gate and not os.path.exists(gate):
         time.sleep(0.1)
     digest.update(b"%d" % number)
     print(number, digest.hexdigest()[:16], flush=True)
-    time.sleep(pause_s)
+    time.sleep(0 if hurries and os.path.exists(gate) else pause_s)
 sys.exit(status)
 """
 
@@ -33,12 +34,13 @@ def lay(cluster: Cluster) -> None:
     path.chmod(0o644)
 
 
-def count(number: int, pause_s: float, *, name: str, status: int = 0, waits: bool = False) -> str:
+def count(number: int, pause_s: float, *, name: str, status: int = 0, waits: bool = False, hurries: bool = True) -> str:
     """Return a batch script that counts to `number`, a line each `pause_s` seconds, and ends with `status`.
 
-    One that `waits` writes its last line only when there is ``NAME.go`` in the user's home.
+    One that `waits` writes its last line only when there is ``NAME.go`` in the user's home. From then on it `hurries`: it looks for that
+    after each line, and so stands still where its node is cut off. One that does not hurry touches no file before its last line.
     """
-    gate = f" $HOME/{name}.go" if waits else ""
+    gate = f" $HOME/{name}.go{' hurries' if hurries else ''}" if waits else ""
     return f"exec python3 /shared/count.py {number} {pause_s} {status} $HOME/{name}.starts{gate}\n"
 
 
@@ -71,4 +73,5 @@ def without_waiting(text: str) -> str:
 def checkpoints(cluster: Cluster, uid: int, job: int | str) -> list[str]:
     """Return the names of a job's, or with ``7.0`` of a step's, checkpoints in the store of the user with `uid`, the oldest first."""
     folder = cluster.folder / STORE.lstrip("/") / "users" / str(uid) / "workloads" / f"slurm-{shape.NAME}-{job}" / "manifests"
-    return sorted(path.name for path in folder.glob("*")) if folder.is_dir() else []
+    # One that begins with a digit: what is still being written has another name.
+    return sorted(path.name for path in folder.glob("[0-9]*")) if folder.is_dir() else []

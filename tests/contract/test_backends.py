@@ -315,7 +315,7 @@ _CALL = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(calls=st.lists(_CALL, max_size=25))
 def test_any_sequence_of_calls_does_what_a_dictionary_does(backend, calls):
     base = f"run{next(_fresh)}/"

@@ -58,8 +58,12 @@ def provider() -> Iterator[tuple[str, Counter]]:
 
 @pytest.mark.postgres
 def test_the_examples_run_and_a_second_run_does_nothing_again(provider, tmp_path, monkeypatch):
+    import httpx2
     import psycopg
 
+    make = httpx2.Client.__init__
+    # The example's client waits 5 s for an answer, which is not long on a busy machine.
+    monkeypatch.setattr(httpx2.Client, "__init__", lambda self, **given: make(self, **({"timeout": 120} | given)))
     address, keys = provider
     outside = Outside()
     monkeypatch.chdir(tmp_path)

@@ -25,11 +25,14 @@ class Elsewhere(Linux):
         self.name = name
         self.now_s = boot_s
         self.wall_shift_s = 0.0
+        self.looks = 0
+        """How often the clock was read: by one that waits, three times for each look at a step."""
 
     def process(self) -> Process:
         return dataclasses.replace(super().process(), host=self.name, boot=self.name)
 
     def boot_s(self) -> float:
+        self.looks += 1
         return self.now_s
 
     def wall_s(self) -> float:
@@ -42,7 +45,8 @@ def open_ledger(place: str) -> Iterator[Callable[..., Ledger]]:
     opened: list[Ledger] = []
 
     def open_(**options) -> Ledger:
-        opened.append(Ledger(place, **{"lease_s": 0.3, "patience_s": 2.0} | options))
+        # Patient, however long others hold the file of a ledger on a slow disk.
+        opened.append(Ledger(place, **{"lease_s": 0.3, "patience_s": 120.0} | options))
         return opened[-1]
 
     yield open_
@@ -78,6 +82,17 @@ def put_in_doubt(ledger: Ledger, key: str, **options) -> None:
 
 def states(ledger: Ledger) -> dict[str, State]:
     return {row.key: seen for row, seen in ledger.rows()}
+
+
+def wait_until_it_waits(ledger: Ledger) -> None:
+    """Wait until a call of another thread has seen a holder and waits for it."""
+    wait_for(lambda: bool(ledger.metrics().get("waited")))
+
+
+def wait_until_it_looks(surroundings: Elsewhere, waiter: threading.Thread) -> None:
+    """Wait until `waiter` has looked twice from here on, from the row to the clock; or has ended, which its result tells."""
+    looks = surroundings.looks
+    wait_for(lambda: surroundings.looks > looks + 6 or not waiter.is_alive())
 
 
 # -- once -------------------------------------------------------------------------------------------------------------------
@@ -219,11 +234,16 @@ def test_a_lookup_that_cannot_tell_leaves_it_in_doubt(ledger, lookup, error):
 
 def test_a_lookup_is_asked_only_after_a_request_on_its_way_has_had_time_to_arrive(open_ledger):
     ledger = open_ledger(lease_s=0.6)
-    put_in_doubt(ledger, "a")
-    failed_s = time.monotonic()
-    asked_s = []
+    failed_s, asked_s = [], []
+
+    def fail():
+        failed_s.append(time.monotonic())  # here, since what follows may take longer than it should
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        ledger.once("a", fail)
     ledger.once("a", Calls(), lookup=lambda _: asked_s.append(time.monotonic()) or NOT_DONE)
-    assert asked_s[0] - failed_s >= 0.55
+    assert asked_s[0] - failed_s[0] >= 0.59
 
 
 def test_where_the_other_side_deduplicates_it_runs_again_with_the_same_key(ledger):
@@ -268,7 +288,7 @@ def test_a_call_can_wait_for_a_person(ledger, open_ledger):
     other = open_ledger()
     person = threading.Timer(0.3, lambda: other.resolve("a", done=True, result="1"))
     person.start()
-    assert ledger.once("a", Calls(error=AssertionError()), person_wait_s=30) == 1
+    assert ledger.once("a", Calls(error=AssertionError()), person_wait_s=120) == 1
     person.join()
 
 
@@ -351,7 +371,7 @@ def test_a_child_that_is_forked_while_another_thread_is_in_a_transaction_can_wor
     def write() -> None:
         for number in range(10_000):
             ledger.once(f"parent{number}", Calls())
-            if stop.is_set():
+            if stop.wait(0.001):  # else a child may find the file taken at each of its looks for as long as it is patient
                 return
 
     writer = threading.Thread(target=write)
@@ -379,30 +399,27 @@ def test_a_waiter_times_out(ledger, open_ledger):
 
 
 def test_a_step_may_take_longer_than_its_lease(ledger, open_ledger):
-    """A waiter on another machine, which knows nothing but the signs of life, does not replace the holder."""
+    """A waiter on another machine, which knows nothing but the signs of life, does not replace the holder.
+
+    Its clock goes on by less than a lease with each of them: a busy machine that gives one late has not fallen silent.
+    """
     elsewhere = Elsewhere("far")
     other = open_ledger(surroundings=elsewhere)
-    stop = threading.Event()
-
-    def tick():  # the other machine's clock runs as ours does
-        start_s, shift_s = time.monotonic(), elsewhere.now_s
-        while not stop.wait(0.005):
-            elsewhere.now_s = shift_s + time.monotonic() - start_s
-
-    clock = threading.Thread(target=tick, daemon=True)
-    clock.start()
     waiter_result = []
     waiter = threading.Thread(target=lambda: waiter_result.append(other.once("a", Calls(error=AssertionError()), provider_idempotent=True)))
 
     def step():
         waiter.start()
-        time.sleep(1.5)
+        wait_until_it_waits(other)
+        for _ in range(6):
+            before = ledger.look("a")[0].beat
+            wait_for(lambda before=before: ledger.look("a")[0].beat > before)
+            elsewhere.now_s += 0.25
+            wait_until_it_looks(elsewhere, waiter)
         return "slow"
 
     assert ledger.once("a", step) == "slow"
     waiter.join()
-    stop.set()
-    clock.join()
     assert waiter_result == ["slow"]
     assert ledger.look("a")[0].attempt == 1
 
@@ -453,6 +470,7 @@ def test_a_holder_elsewhere_that_fell_silent_is_replaced_and_its_late_result_is_
     results = []
     waiter = threading.Thread(target=lambda: results.append(near.once("a", lambda: "new", provider_idempotent=True)))
     waiter.start()
+    wait_until_it_waits(near)
     time.sleep(0.3)
     assert not results  # the waiter must see for itself that nothing moves for a whole lease
     here.now_s += 31
@@ -497,9 +515,9 @@ def test_a_waiter_that_is_brought_back_elsewhere_begins_to_watch_anew(open_ledge
     def step():
         waiter = threading.Thread(target=lambda: results.append(other.once("a", Calls(error=AssertionError()), provider_idempotent=True)))
         waiter.start()
-        time.sleep(0.2)
+        wait_until_it_waits(other)
         surroundings.name, surroundings.now_s = "second", 1e7
-        time.sleep(0.3)
+        wait_until_it_looks(surroundings, waiter)
         assert not results
         return waiter
 
@@ -513,7 +531,8 @@ def test_a_waiter_that_is_brought_back_elsewhere_begins_to_watch_anew(open_ledge
 
 
 def test_an_older_life_cannot_act_and_is_told_so(open_ledger):
-    old, new = open_ledger(workload="w", epoch=1), open_ledger(workload="w", epoch=2)
+    # A lease so long that no late sign of life of the first step is counted below.
+    old, new = open_ledger(workload="w", epoch=1, lease_s=30), open_ledger(workload="w", epoch=2)
     assert old.once("a", Calls()) == "ok"
     assert new.once("b", lambda: current().token) == 2
     for key in ("a", "c"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -34,10 +33,7 @@ def ledger_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     if request.param == "sqlite":
         yield str(tmp_path / "effects.db")
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = Server(port)
+    server = Server(loopback=True)
     try:
         server.start()
         yield server.url()
@@ -61,7 +57,7 @@ def test_a_job_killed_and_restored_again_and_again_does_everything_once(ledger_p
             job.wait_lines(job.log().count(b"\n") + 20)
             job.kill_all()
             job.start()
-            wait_for(lambda life=life: f", life {life}" in job.said(), 60)
+            wait_for(lambda life=life: f", life {life}" in job.said(), 240)
         assert job.finish() == 0, job.said()
     finally:
         job.close()

@@ -33,7 +33,8 @@ srun sh -c 'env | sort; ls -l /proc/$$/fd >seen; sed "s/.* \([0-9]* -> \)/\1/" s
     while read -r line; do case $line in Uid*|Cap*|SigBlk*|SigIgn*|SigCgt*) echo "$line" ;; esac; done </proc/$$/status'
 rm seen
 echo done >made-by-the-job
-echo '== files'; ls -la | tail -n +2
+# How large a folder is depends on what else was ever in it.
+echo '== files'; ls -lA | tail -n +2; stat -c '%A %h %U %G %n' . ..
 """
 # Of a job's own, and different each time.
 _NUMBERS = (

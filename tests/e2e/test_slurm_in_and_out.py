@@ -35,8 +35,12 @@ def _changes(before: dict[str, set[str]], after: dict[str, set[str]]) -> dict[st
     return {name: before[name] ^ after[name] for name in before if before[name] != after[name]}
 
 
+_PAYLOAD = "/tmp/payload.tar"
+"""On the head: what the first installation packs by itself, packed once for all that follows."""
+
+
 def _uninstall(cluster: Cluster) -> dict[str, dict[str, object]]:
-    done = installed.admin(cluster, "slurm", "uninstall", "--node-list", f"n2,{shape.HEAD}", "--json")
+    done = installed.admin(cluster, "slurm", "uninstall", "--node-list", f"n2,{shape.HEAD}", "--payload", _PAYLOAD, "--json")
     return {result["node"]: result["outcome"] for result in json.loads(done.stdout)["nodes"]}
 
 
@@ -44,7 +48,7 @@ def _exists(cluster: Cluster, node: str, path: str) -> bool:
     return Path(f"/proc/{cluster.nodes[node].pid}/root{path}").exists()
 
 
-_INSTALL = ("slurm", "install", "--node-list", "n2", "--store", installed.STORE, "--lease-ttl", installed.LEASE_TTL)
+_INSTALL = ("slurm", "install", "--node-list", "n2", "--store", installed.STORE, "--lease-ttl", installed.LEASE_TTL, "--payload", _PAYLOAD)
 _OF_ANOTHER = r"""
 set -e
 cp -r /usr/include/slurm /tmp/slurm
@@ -81,6 +85,7 @@ def test_in_on_one_node_and_out_while_a_job_runs(tmp_path):
         assert set(_changes(before, _look(cluster))) == {"n2", shape.HEAD}
 
         _upgrade_slurm(cluster)
+        installed.admin(cluster, "slurm", "payload", "-o", _PAYLOAD)
         assert json.loads(installed.admin(cluster, *_INSTALL, "--json").stdout)["nodes"][0]["outcome"]["state"] == "mended"
 
         kept = cluster.submit(

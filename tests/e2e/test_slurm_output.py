@@ -18,7 +18,7 @@ from cluster.machine import Failed, wait_until
 from cluster.shape import Shape
 from cluster.slurm import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 ALICE = 2001
 LONG_S = 400

@@ -10,7 +10,7 @@ from cluster import installed, work
 from perdure.model import rates
 from perdure.model.rates import Rates
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 LONG_S = 400
 FOUND = Rates(history="h", end="", classification="strict", gpu=((1.0, 6400.0), (4.0, 1600.0)), node=((1.0, 9000.0),))

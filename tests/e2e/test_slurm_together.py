@@ -18,14 +18,14 @@ from cluster.slurm import Cluster
 
 from perdure.history import table
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 ALICE = 2001
 LONG_S = 400
 TASKS = ("1", "2", "3")
 LINES = 60
 EVERY = {"PERDURE": "every=2s"}
-_COUNT = f"exec python3 /shared/count.py {LINES} 0.5 0 $HOME/array-$SLURM_ARRAY_TASK_ID.starts\n"
+_COUNT = f"exec python3 /shared/count.py {LINES} 0.5 0 $HOME/array-$SLURM_ARRAY_TASK_ID.starts $HOME/array.go\n"
 _POLICY = """\
 [opt-in]
 partitions = ["managed"]
@@ -62,17 +62,29 @@ class Story:
         wait_until(lambda: len(self.numbers()) == len(TASKS), "not all tasks run", timeout_s=LONG_S)
         for number in self.numbers().values():
             wait_until(lambda number=number: work.checkpoints(cluster, ALICE, number), f"no checkpoint of {number}", timeout_s=LONG_S)
-        # One task's time is nearly up: it saves itself and is queued again, and no other is.
-        cluster.head("scontrol", "update", f"JobId={self.array}_{self.last()}", "TimeLimit=1")
+        self._requeue_by_policy()
+        self._end_time_of_one()
         self.first = cluster.submit("alice", work.count(20, 0.25, name="first"), *work.files("first"), env=EVERY)
         self.second = cluster.submit("alice", "cat $HOME/first.out", f"--dependency=afterok:{self.first}", *work.files("second"), env=EVERY)
         step = "srun -N 2 -n 2 sh -c 'echo ran ${PERDURE_WORKLOAD-alone}'"
         self.two_nodes = cluster.submit("alice", step, "--nodes=2", *work.files("two-nodes"), env=EVERY)
-        self._move_by_policy()
+        # Before anything else is waited for: when it has gone on, its time is soon up again.
+        wait_until(lambda: cluster.job(self.timed).get("Restarts") == "1", "the task whose time is up is not requeued", timeout_s=LONG_S)
+        (cluster.home / "alice/array.go").write_text("")
+        self._let_end_by_policy()
         for job in (self.first, self.second, self.two_nodes, *self.by_policy.values()):
             cluster.wait_state(job, "COMPLETED", "FAILED", timeout_s=LONG_S)
+            cluster.attempts(job)  # waits for the accounting, which is asked in other ways, too
         for task in TASKS:
             wait_until(lambda task=task: self.attempts(task)[-1:] == ["COMPLETED"], f"task {task} does not end", timeout_s=LONG_S)
+
+    def _end_time_of_one(self) -> None:
+        """Let the time of one task, which ends only when it is told, be nearly up: it saves itself and is queued again, and no other is."""
+        self.timed = f"{self.array}_{self.last()}"
+        hours, minutes, seconds = map(int, self.cluster.job(self.timed)["RunTime"].split(":"))
+        # Half a minute before the end it is to be saved: there has to be more.
+        limit = hours * 60 + minutes + (1 if seconds < 20 else 2)
+        self.cluster.head("scontrol", "update", f"JobId={self.timed}", f"TimeLimit={limit}")
 
     def _begin_by_policy(self) -> None:
         """Put a policy into force on n2 and submit what it is about; the first of them has work to do."""
@@ -90,11 +102,14 @@ class Story:
             self.by_policy[name] = cluster.submit(user, _TELL, "--nodelist=n2", *options, *work.files(name))
         self.by_policy["elsewhere"] = cluster.submit("alice", _TELL, "--nodelist=n1", "-p", "managed", *work.files("elsewhere"))
 
-    def _move_by_policy(self) -> None:
-        """Requeue the job that has work to do, and let it end when it has gone on."""
+    def _requeue_by_policy(self) -> None:
+        """Requeue the job that has work to do, when there is a checkpoint of it."""
         job = self.by_policy["by-partition"]
         wait_until(lambda: work.checkpoints(self.cluster, ALICE, job), "the policy's job is not saved", timeout_s=LONG_S)
         self.cluster.head("scontrol", "requeue", str(job), user="alice")
+
+    def _let_end_by_policy(self) -> None:
+        """Let it end when it has gone on."""
         went_on = lambda: "life 2" in work.written(self.cluster, "alice", "by-partition", "err")  # noqa: E731 - a name for the line below
         wait_until(went_on, "the policy's job does not go on", timeout_s=LONG_S)
         (self.cluster.home / "alice/by-partition.go").write_text("")

@@ -139,7 +139,7 @@ def test_whatever_happens_to_them_jobs_do_their_work_once(tmp_path, seed):
         jobs = {}
         for name, length in lengths.items():
             every = {"PERDURE": f"every={sizes.choice((1, 2, 5))}s"}
-            script = work.count(length, 0.25, name=name, waits=True)
+            script = work.count(length, 0.25, name=name, waits=True, hurries=False)
             jobs[name] = cluster.submit("alice", script, *work.files(name), "--open-mode=append", env=every)
         for name, job in jobs.items():
             wait_until(lambda job=job: work.checkpoints(cluster, ALICE, job), f"no checkpoint of {name}", timeout_s=LONG_S)

@@ -37,7 +37,7 @@ def core(wheel, tmp_path_factory):
 
 def _run(environment: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     bare = {"PATH": f"{environment}/bin:{os.environ['PATH']}", "HOME": str(cwd), "LC_ALL": "C.UTF-8"}
-    return subprocess.run(arguments, env=bare, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run(arguments, env=bare, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
 def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(wheel):

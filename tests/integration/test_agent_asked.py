@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 from agents import ALICE, BOB, Node, as_user, ask_as, needs_root, running, start_as_user
-from supervised import wait_for
+from supervised import LIMIT_S, wait_for
 
 from perdure import errors
 from perdure._version import __version__
 from perdure.agent import asked, client
+from perdure.agent.limits import Bounds
 from perdure.base.proc import process
 from perdure.model.checkpoint import Owner
 from perdure.supervisor import state
@@ -88,23 +89,23 @@ def try_to_write(path: str) -> list[str]:
     return found
 
 
-def connect_often(path: str, count: int, most: int) -> int:
-    """Hold `count` connections and return how many were turned away, once that is all but `most`."""
+def connect_often(path: str, count: int, most: int) -> tuple[int, float]:
+    """Hold `count` connections until all but `most` are over; return how many were turned away, and the seconds it took."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * count, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    began_s = time.monotonic()
     held = []
     for _ in range(count):
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
         held.append(connection)
-    turned_away = 0
-    end_s = time.monotonic() + 120
-    while turned_away < count - most and time.monotonic() < end_s:
-        turned_away = 0
+    over: list[bytes] = []
+    while len(over) < count - most and time.monotonic() < began_s + LIMIT_S:
+        over = []
         for connection in held:
             with contextlib.suppress(BlockingIOError, ConnectionResetError):
-                turned_away += b"connections open" in connection.recv(1 << 12, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                over.append(connection.recv(1 << 12, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         time.sleep(0.05)
-    return turned_away
+    return sum(b"connections open" in said for said in over), time.monotonic() - began_s
 
 
 def hold(path: str, count: int) -> int:
@@ -232,16 +233,19 @@ def test_a_request_that_dribbles_or_stops_does_not_keep_anybody_waiting(node):
         slow.connect(str(node.socket))
         slow.sendall(b"ASK1" + struct.pack("<I", 100))
         assert client.ask(str(node.socket), asked.Status())
-        slow.settimeout(120)
+        slow.settimeout(LIMIT_S)
         told = json.loads(slow.makefile().readline())
     assert told["refused"]["code"] == "usage"
 
 
 def test_a_thousand_idle_connections_of_one_user_keep_nobody_else_out(node):
     before = len(os.listdir(f"/proc/{node.agent.pid}/fd"))
-    assert as_user(ALICE, connect_often, str(node.socket), 1000, 32) == 1000 - 32
+    turned_away, took_s = as_user(ALICE, connect_often, str(node.socket), 1000, 32)
+    # Where connecting takes as long as one may be idle, those that were closed for that have made room for as many again.
+    rounds = 1 + int(took_s / Bounds().idle_s)
+    assert 1000 - 32 * rounds <= turned_away <= 1000 - 32
     assert ask_as(node, BOB, asked.Status())[0]["seats"] == 0
-    wait_for(lambda: len(os.listdir(f"/proc/{node.agent.pid}/fd")) <= before, 60)
+    wait_for(lambda: len(os.listdir(f"/proc/{node.agent.pid}/fd")) <= before)
     assert ask_as(node, ALICE, asked.Status())[0]["seats"] == 0
 
 
@@ -254,7 +258,7 @@ def test_others_are_served_while_a_user_holds_all_connections():
             assert client.ask(str(node.socket), asked.Status())["seats"] == 0
         finally:
             holder.stdin.close()
-            holder.wait(timeout=120)
+            holder.wait(timeout=LIMIT_S)
             for pipe in (holder.stdout, holder.stderr):
                 pipe.close()
 
@@ -262,7 +266,7 @@ def test_others_are_served_while_a_user_holds_all_connections():
 def test_a_connection_that_says_nothing_is_closed_after_a_while(node):
     with socket.socket(socket.AF_UNIX) as idle:
         idle.connect(str(node.socket))
-        idle.settimeout(120)
+        idle.settimeout(LIMIT_S)
         assert idle.recv(1) == b""
 
 
@@ -277,14 +281,16 @@ def test_who_asks_for_too_much_at_once_is_turned_away_and_others_are_not():
         assert all("going on already" in line or "times a minute" in line or "connections open" in line for line in refused)
         assert node.noted("refuse", uid=ALICE)
         assert ask_as(node, BOB, asked.Status()) == [{"version": __version__, "seats": 0, "most_seats": 256}]
+        # One that was answered counts until its process has ended.
+        wait_for(lambda: not process.children(node.agent.pid), what="for the end of what was asked before")
         # The numbers of the connections that were refused are given out again.
         said = as_user(BOB, ask_at_once, str(node.socket), 12)
         assert [line for line in said if '"answer"' not in line] == []
-        wait_for(lambda: ask_as(node, ALICE, asked.Status())[0] == {"version": __version__, "seats": 0, "most_seats": 256}, 120)
+        wait_for(lambda: ask_as(node, ALICE, asked.Status())[0] == {"version": __version__, "seats": 0, "most_seats": 256})
 
 
 def test_a_second_agent_does_not_take_the_socket_away(node):
-    second = subprocess.run([sys.executable, "-m", "perdure", "agent"], env=node.environment, capture_output=True, timeout=120, cwd="/")
+    second = subprocess.run([sys.executable, "-m", "perdure", "agent"], env=node.environment, capture_output=True, timeout=LIMIT_S, cwd="/")
     assert second.returncode == errors.WorkloadBusy.exit_status, second.stderr
     assert client.ask(str(node.socket), asked.Status())
 
@@ -344,7 +350,7 @@ def test_the_unit_starts_this_very_program(node):
 def test_it_tells_its_service_manager_that_it_is_ready(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(120)
+        manager.settimeout(LIMIT_S)
         with running(NOTIFY_SOCKET=str(tmp_path / "notify")) as node:
             assert manager.recv(100) == b"READY=1"
             node.end()

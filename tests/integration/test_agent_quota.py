@@ -43,7 +43,7 @@ def require_alive(node: Node, uid: int, name: str) -> None:
     before = log.read_bytes().count(b"alive")
     (shell,) = process.children(node.ps(uid, name)["pid"])
     os.kill(shell, signal.SIGUSR1)
-    wait_for(lambda: log.read_bytes().count(b"alive") > before, 120)
+    wait_for(lambda: log.read_bytes().count(b"alive") > before)
 
 
 def test_who_has_taken_their_share_is_told_and_the_workload_and_others_go_on(node):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from agents import ALICE, Node, needs_root
-from supervised import ROOT, wait_for
+from supervised import ROOT, command_line, wait_for
 
 from perdure.slurm import unit
 
@@ -71,10 +71,12 @@ class Booted(Node):
             start_new_session=True,
         )
         children = Path(f"/proc/{self.outside.pid}/task/{self.outside.pid}/children")
-        wait_for(lambda: children.read_text().split(), 120, "for the first process")
+        wait_for(lambda: children.read_text().split(), what="for the first process")
         self.first = children.read_text().split()[0]
-        wait_for(lambda: Path(f"/proc/{self.first}/root/run/systemd/private").is_socket(), 120, "for systemd")
-        wait_for(lambda: self.state_of_agent() == "active", 120, "for the agent")
+        # Not before it is systemd, whose /run is another: until then this machine's own is seen there.
+        wait_for(lambda: command_line(int(self.first))[:1] == [os.fsencode(SYSTEMD)], what="for the first process to be systemd")
+        wait_for(lambda: Path(f"/proc/{self.first}/root/run/systemd/private").is_socket(), what="for systemd")
+        wait_for(lambda: self.state_of_agent() == "active", what="for the agent")
 
     def inside(self, *words: str) -> list[str]:
         return ["nsenter", f"--target={self.first}", *_NAMESPACES, *words]

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import specimens
+from supervised import wait_for
 
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.preflight import connections, host, mapped, restore, terminals
@@ -196,6 +197,21 @@ def test_what_this_machine_is_short_of_is_named(program, tmp_path):
     assert {"restore-memory", "restore-disk", "restore-pid", "restore-user-missing", "restore-folder-missing", "host-criu"} <= set(found)
 
 
+def is_taken(number: int, held: list[int]) -> bool:
+    """Take terminals, into `held`, until the one with this number is among them; False where somebody else has it at this moment."""
+    while True:
+        # The lowest free number is given.
+        ends = pty.openpty()
+        given = int(os.ttyname(ends[1]).rpartition("/")[2])
+        if given > number:
+            for end in ends:
+                os.close(end)
+            return False
+        held.extend(ends)
+        if given == number:
+            return True
+
+
 @pytest.mark.criu
 class TestWithCriu:
     """What is found before a restore, and what a real CRIU makes of it."""
@@ -214,23 +230,22 @@ class TestWithCriu:
 
     def test_as_it_was(self, tools, tmp_path):
         (tmp_path / "read").write_text("abc")
-        manifest = self.saved(tools, tmp_path, 'f = open("read"); a = socket.create_server(("127.0.0.1", 0))')
+        manifest = self.saved(tools, tmp_path, 'f = open("read"); a = server()')
         assert (problems(manifest), self.comes_back(tools, tmp_path)) == ([], True)
 
     def test_a_port_that_is_taken(self, tools, tmp_path):
-        manifest = self.saved(tools, tmp_path, 'a = socket.create_server(("127.0.0.1", 0))')
+        manifest = self.saved(tools, tmp_path, "a = server()")
         host_name, _, port = manifest.connections[0].local.rpartition(":")
         with socket.create_server((host_name, int(port))):
             assert [code for code, _ in problems(manifest)] == ["restore-port-taken"]
             assert not self.comes_back(tools, tmp_path)
 
     def test_a_terminal_that_is_taken(self, tools, tmp_path):
-        manifest = self.saved(tools, tmp_path, "import pty; ends = pty.openpty()")
+        manifest = self.saved(tools, tmp_path, "ends = high(pty.openpty)")
         (number,) = manifest.terminals
         held: list[int] = []
         try:
-            while not os.path.exists(f"/dev/pts/{number}"):  # the lowest free number is given
-                held.extend(pty.openpty())
+            wait_for(lambda: is_taken(number, held), 120, f"for terminal {number}")
             assert problems(manifest) == [("restore-terminal-taken", f"/dev/pts/{number}")]
             assert not self.comes_back(tools, tmp_path)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import criu_tree
@@ -52,11 +53,13 @@ def test_a_tree_is_dumped_killed_and_restored_three_times_over(criu, tmp_path):
             assert tree.goes_on()
         tree.end()
         reached = tree.count()
+        began = time.monotonic()
         restored = tree.restore(criu)
         assert restored.explanation is None, restored
         assert Path(f"/proc/{restored.root_pid}/comm").read_text().strip() == "tini-static"
         assert tree.goes_on()
-        assert 0 < tree.count() < reached + 1000
+        # From where it was: it may have made no more rounds than the time allows.
+        assert 0 < tree.count() <= reached + (time.monotonic() - began) / criu_tree.ROUND_S
     assert Path(restored.log_path).stat().st_mode & 0o077 == 0
 
 
@@ -70,7 +73,7 @@ def test_a_failure_is_explained_and_leaves_no_child_behind(criu, tmp_path):
         assert not result.succeeded
         assert result.explanation is not None
         assert (result.explanation.code, result.explanation.path) == ("restore-file-missing", str(tree.counter))
-    assert _own_children() == before
+    assert _own_children() <= before
 
 
 @pytest.mark.skipif(not privileges.missing(["CAP_SYS_RESOURCE"]), reason="this root has CAP_SYS_RESOURCE: nothing is to be cured")
@@ -93,7 +96,8 @@ def test_a_task_of_another_user_needs_the_prlimit_library(criu, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_dump_that_is_cancelled_at_any_instant_leaves_the_tree_running_and_its_connection_open(criu, tmp_path, seed):
+def test_a_dump_that_is_cancelled_at_any_instant_leaves_the_tree_running_and_its_connection_open(criu, tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(run, "GRACE_S", 120.0)  # to give up takes moments, and more of them on a busy machine
     delay_s = random.Random(seed).uniform(0.0, 0.25)
     with criu_tree.Tree(tmp_path, code=CONNECTED) as tree:
         running = run.start(criu, tree.call(run.Action.DUMP, "--tcp-established"))
@@ -123,7 +127,7 @@ def test_a_restore_that_is_cancelled_leaves_nothing(criu, tmp_path, seed):
         if result.root_pid is not None:
             tree._restored.append(result.root_pid)  # it was faster
         else:
-            assert _own_children() == before
+            assert _own_children() <= before
 
 
 def test_a_restore_that_hangs_is_ended_and_leaves_nothing(criu, tmp_path, monkeypatch):
@@ -139,7 +143,7 @@ def test_a_restore_that_hangs_is_ended_and_leaves_nothing(criu, tmp_path, monkey
         assert result.timed_out
         assert result.explanation is not None
         assert result.explanation.code == "criu-timeout"
-        assert _own_children() == before
+        assert _own_children() <= before
 
 
 def test_tables_that_hold_connections_are_released_by_the_run_that_left_them(criu, tmp_path):

@@ -14,6 +14,8 @@ from standin.world import Fault, Gpu, Standin
 from supervised import Site
 from supervised import wait_for as wait
 
+from perdure.supervisor import lock
+
 pytest.importorskip("cuda.bindings", reason="needs the extra gpu")
 pytestmark = pytest.mark.criu
 
@@ -83,7 +85,13 @@ def end(site: Site) -> None:
     wait_for(lambda: not Path(f"/proc/{supervisor}").exists(), what="for the supervisor to die")
 
 
+def await_leave(site: Site) -> None:
+    """Who waited for a workload's end is told of it before its supervisor is gone."""
+    wait_for(lambda: not lock.is_held(site.state / "workloads" / "a" / "lock"), what="for the supervisor to leave")
+
+
 def again(site: Site) -> None:
+    await_leave(site)
     done = site.run("restore", "-d", "a")
     assert done.returncode == 0, done.stderr.decode()
 
@@ -91,6 +99,8 @@ def again(site: Site) -> None:
 def checkpoint(site: Site, *options: str) -> dict:
     done = site.run("checkpoint", "a", "--json", *options)
     assert done.returncode == 0, done.stderr.decode()
+    if "--stop" in options:
+        await_leave(site)
     return json.loads(done.stdout)
 
 
@@ -182,7 +192,9 @@ def test_two_processes_of_one_job_are_saved_at_one_instant(site, world):
     both = f"{sys.executable} -u {PROGRAM} 200000 0 & {sys.executable} -u {PROGRAM} 200000 1; wait"
     done = site.run("run", "-d", "--name", "a", "--every", "never", "--", "sh", "-c", both)
     assert done.returncode == 0, done.stderr.decode()
-    wait_for(lambda: counted(site) > 20, what="for the programs to begin")
+    # What both write is one log: that each has begun, its GPU shows.
+    memory = [world.root / "memory" / uuid for uuid in (A, B)]
+    wait_for(lambda: all(any(gpu.iterdir()) for gpu in memory) and counted(site) > 20, what="for both programs to begin")
     made = checkpoint(site, "--stop")
     assert len(manifest(site, made["id"])["cuda_processes"]) == 2
     again(site)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from engine import WAIT_S, Workload, working_criu
+from engine import ON, WAIT_S, Workload, working_criu
 
 from perdure import errors
 from perdure.base.proc import process
@@ -28,6 +28,8 @@ if os.fork() == 0:
 for number in range(1, 201):
     print(number, os.getpid(), flush=True)
     time.sleep(0.01)
+    while number == 120 and not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
 sys.exit(5)
 """
 
@@ -48,7 +50,7 @@ class Found(Workload):
     def __init__(self, folder: Path, *, own_session: bool) -> None:
         path = folder / "program.py"
         path.write_text(textwrap.dedent(COUNTER))
-        super().__init__(folder, sys.executable, "-u", str(path), criu=working_criu())
+        super().__init__(folder, sys.executable, "-u", str(path), str(folder / ON), criu=working_criu())
         self.own_session = own_session
 
     def __enter__(self) -> Found:
@@ -116,6 +118,7 @@ def test_an_adopted_tree_goes_through_three_lives_and_ends_with_its_own_status(t
             workload.wait_for(f"\n{at} ")
             again = workload.cycle()
             assert adopt.is_whole(again.images)
+        workload.let_end()
         assert workload.status() == 5
         assert workload.lines() == [f"{number} {workload.found}" for number in range(1, 201)]
 

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from engine import Workload
+from engine import Workload, alone_with_links
 from owners import OTHER, PYTHON, USER, home, needs_root
 
 from perdure import errors
@@ -211,6 +211,8 @@ for number in range(int(sys.argv[1])):
     gone.seek(0), removed.seek(0)
     out.write(f"{shared.value} {gone.read().decode()} {removed.read()}\\n"), out.flush()
     print("line", number, flush=True)
+    while number == 60 and not os.path.exists("on"):
+        time.sleep(0.01)
 os.kill(child, 9)
 os.waitpid(child, 0)
 libc.shmctl(segment, 0, None)
@@ -252,6 +254,7 @@ def test_three_lives_of_a_counter_are_one(home, terminal):
             assert carried.put_back(found[0].carried, kept, epoch=life, owner=USER) == ()
             workload.restore(dumped)
             home_files = {path.name for path in home.iterdir()}
+        workload.let_end()
         workload.wait_for("credentials")
         assert workload.status() == 5
         told = workload.output.decode().replace("\r", "").splitlines()
@@ -440,7 +443,7 @@ def test_a_file_that_lives_on_under_another_name_is_saved_where_the_user_cannot_
     time.sleep(600)
     """
     try:
-        with Workload.python(home, script, owner=USER) as workload:
+        with alone_with_links(), Workload.python(home, script, owner=USER) as workload:
             workload.wait_for("up")
             if is_refused:
                 with pytest.raises(errors.CheckpointRefused, match="file-linked-changeable"):

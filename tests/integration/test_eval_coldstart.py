@@ -25,15 +25,21 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.criu
 
 # Takes a second to load; each answer holds what was drawn while it did, so that only a restore can give the same answer again.
+# One that was asked before, and was brought back, is not ready while there is a file `hold` beside it.
 SERVER = """
-import http.server, random, sys, time
+import http.server, os, random, sys, time
 time.sleep(1.0)
 drawn = str(random.random()).encode()
+hold = os.path.join(os.path.dirname(__file__), "hold")
+asked = []
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        while asked and os.path.exists(hold):
+            time.sleep(0.05)
         self.say(b"ready")
     def do_POST(self):
+        asked.append(self.path)
         self.say(self.rfile.read(int(self.headers["Content-Length"]))[::-1] + drawn)
     def say(self, content):
         self.send_response(200)
@@ -50,31 +56,33 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 @pytest.fixture
 def there(tmp_path):
     """A locked evaluation of the server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = tmp_path / "trial"
-    place.mkdir()
-    (place / "server.py").write_text(SERVER)
-    made = evaluations.begin(
-        place,
-        command=f'command = ["{sys.executable}", "{place}/server.py", "{port}"]',
-        **{
-            "workload.own_checkpoint": f"""
+    with socket.socket() as ours:
+        # As long as this one is bound, nobody else is given its port; the server, which sets the same option, can have it all the same.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ours.bind(("127.0.0.1", 0))
+        port = ours.getsockname()[1]
+        place = tmp_path / "trial"
+        place.mkdir()
+        (place / "server.py").write_text(SERVER)
+        made = evaluations.begin(
+            place,
+            command=f'command = ["{sys.executable}", "{place}/server.py", "{port}"]',
+            **{
+                "workload.own_checkpoint": f"""
 [workload.ready]
 kind = "http"
 url = "http://127.0.0.1:{port}/"
-timeout_s = 60
+timeout_s = 240
 [[workload.requests]]
 url = "http://127.0.0.1:{port}/"
 method = "POST"
 body = "the same question"
 [workload.own_checkpoint]"""
-        },
-    )
-    evaluations.measure_baseline(made)
-    lock.fix(made, signed=reported.SIGNED)
-    return made
+            },
+        )
+        evaluations.measure_baseline(made)
+        lock.fix(made, signed=reported.SIGNED)
+        yield made
 
 
 def test_both_clocks_and_the_same_answers(perdure, there):
@@ -108,6 +116,7 @@ def test_both_clocks_and_the_same_answers(perdure, there):
 def test_what_answers_already_is_refused(perdure, there):
     command = json.loads((there.path / "evaluation.lock").read_text())["plan"]["workload"]["command"]
     with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", int(command[-1])))
         listening.listen()
         # It takes the connection and says nothing: no server, and not ready either.
@@ -136,13 +145,16 @@ def test_a_plan_without_a_probe_or_a_lock_is_refused(perdure, tmp_path):
 def test_a_harness_that_is_killed_loses_no_start(perdure, there, tmp_path):
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "perdure", "eval", "coldstart", "--repetitions", "1", "--cache", "warm", "--dir", str(there.path)]
+    # However late the kill is, the restore is not done by then.
+    (there.path / "hold").touch()
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as harness:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not any(b"restarted" in journal.read_bytes() for journal in there.raw.glob("*/journal.jsonl")):
             assert time.monotonic() < deadline
             assert harness.poll() is None
             select.select([], [], [], 0.01)
         harness.send_signal(signal.SIGKILL)
+    (there.path / "hold").unlink()
     before = {run.id for run in folder.read_runs(there).runs}
 
     done = perdure("eval", "coldstart", "--repetitions", "1", "--cache", "warm", "--dir", there.path)

@@ -168,7 +168,7 @@ def test_two_locks_at_once_make_one(there):
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "perdure", "eval", "lock", "--dir", str(there.path), "--quiet"]
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)]
-    ended = sorted(process.wait(60) for process in both)
+    ended = sorted(process.wait(300) for process in both)
     assert ended in ([0, 2], [0, 11])
     assert json.loads(there.lock.read_bytes())["format"] == 1
 

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import counting
+import evaluations
 import pytest
 
 from perdure.evaluation import folder as folders
@@ -40,15 +41,17 @@ def make(tmp_path, pairs: int, **replaced: str) -> tuple[folders.Folder, tuple[R
         "--child",
         steps=STEPS,
         step_s=0.1,
-        heartbeat_s=30.0,
+        heartbeat_s=240.0,
         repetitions=f"repetitions = {pairs}",
         at_progress=f'at_progress = [{AT}]\n[arms]\nmanaged_options = ["--every", "1s"]\n' + replaced.pop("arms", ""),
         **replaced,
     )
     (there.path / "train.py").write_text(TRAINING)
+    for program in ("count.py", "train.py"):
+        evaluations.linger(there, program, AT, saved=True)
     harness.arms(there, plans.load(there.plan), say=lambda _step: None, stop=threading.Event())
     found = folders.read_runs(there).runs
-    counting.await_none({run.id for run in found})
+    counting.await_none({run.id for run in found}, limit_s=120.0)
     assert all(run.finished for run in found)
     return there, found
 

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import counting
+import evaluations
 import pytest
 import tracing
 
@@ -22,6 +23,7 @@ from perdure.model.evaluation import Arm, EventKind, FaultKind, Run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces, disks and memory cgroups need root")
 
+HEARTBEAT_S = 5.0
 GONE_BY_SIGNAL = {FaultKind.KILL, FaultKind.KILL_TREE, FaultKind.AGENT_KILLED}
 
 
@@ -30,7 +32,7 @@ def run(there, plan) -> Run:
     harness.baseline(there, plan, with_faults=True, say=lambda _step: None, stop=threading.Event())
     found = folders.read_runs(there).runs
     assert [each.finished for each in found] == [True, True]
-    counting.await_none({each.id for each in found})
+    counting.await_none({each.id for each in found}, limit_s=120.0)
     assert not any((there.raw / each.id / "disk").is_mount() for each in found)
     return found[1]
 
@@ -48,10 +50,12 @@ def test_a_fault_and_what_follows(tmp_path, kind):
         tmp_path / "trial",
         "--child",
         *(["--write"] if kind is FaultKind.DISK_FULL else []),
+        heartbeat_s=HEARTBEAT_S if kind is FaultKind.HANG else 120.0,
         repetitions="repetitions = 1",
-        kinds=f'kinds = ["{kind}"]\ngrace_s = 1.0\ntime_limit_s = 1.2',
+        kinds=f'kinds = ["{kind}"]\ngrace_s = 1.0\ntime_limit_s = 5.0',
         at_progress="at_progress = [20]",
     )
+    evaluations.linger(there, "count.py", 20)
     plan = plans.load(there.plan)
     found = run(there, plan)
     raw = there.raw / found.id
@@ -77,7 +81,8 @@ def test_a_fault_and_what_follows(tmp_path, kind):
         assert detected.data["exit_status"] == -9
     if kind is FaultKind.HANG:
         assert detected.data["how"] == "missing heartbeat"
-        assert detected.at_s - fault.at_s >= 2.0
+        (last,) = [event for event in found.events if (event.kind, event.value) == (EventKind.PROGRESS, 20) and event.at_s <= fault.at_s]
+        assert detected.at_s - last.at_s >= HEARTBEAT_S
     if kind is FaultKind.NODE_LOST:
         assert detected.data == {"how": "loss of its node", "exit_status": None}
     if kind is FaultKind.DISK_FULL:
@@ -89,12 +94,14 @@ def test_the_requeue_delay_and_own_checkpoints(tmp_path):
     there = counting.begin(
         tmp_path / "trial",
         "--resume",
+        heartbeat_s=120.0,
         kind="kind = 'file'\nglob = 'saved/step-*'\npattern = 'step-([0-9]+)'",
         repetitions="repetitions = 1",
         seed="seed = 1\ngrace_s = 1.0",
         at_progress="at_progress = [15, 25]\n[arms]\nrequeue_delay_s = 0.4",
         owner='owner = "speech group"\nsetup = ["sh", "-c", "rm -f saved/*"]',
     )
+    evaluations.linger(there, "count.py", 15, 25)
     plan = plans.load(there.plan)
     found = run(there, plan)
     recoverable = [(event.value, event.data["source"]) for event in found.events if event.kind is EventKind.RECOVERABLE]
@@ -120,13 +127,17 @@ def test_a_workload_that_fails_by_itself_is_not_started_again(tmp_path):
 
 def test_a_target_ends_a_workload_that_would_go_on(tmp_path):
     there = counting.begin(
-        tmp_path / "trial", repetitions="repetitions = 1", steps=100_000, pattern="pattern = 'step ([0-9]+)'\ntarget = 20"
+        tmp_path / "trial",
+        repetitions="repetitions = 1",
+        steps=100_000,
+        step_s=1.0,
+        pattern="pattern = 'step ([0-9]+)'\nheartbeat_s = 120.0\ntarget = 3",
     )
     harness.baseline(there, plans.load(there.plan), with_faults=False, say=lambda _step: None, stop=threading.Event())
     (found,) = folders.read_runs(there).runs
     assert the(found, EventKind.ENDED).data["completed"] is True
-    assert 20 <= counting.steps(there.raw / found.id, 1)[-1] <= 22
-    counting.await_none({found.id})
+    assert 3 <= counting.steps(there.raw / found.id, 1)[-1] <= 5
+    counting.await_none({found.id}, limit_s=120.0)
 
 
 SERVER = """
@@ -147,7 +158,7 @@ def test_a_server_on_a_node_of_its_own_is_asked_there(tmp_path):
         tmp_path / "trial",
         repetitions="repetitions = 1",
         command=f'command = ["{sys.executable}", "server.py"]',
-        pattern='kind = "metrics"\nurl = "http://127.0.0.1:8471/metrics"\nmetric = "served_total"\ntarget = 8',
+        pattern='kind = "metrics"\nurl = "http://127.0.0.1:8471/metrics"\nmetric = "served_total"\nheartbeat_s = 120.0\ntarget = 8',
         kinds='kinds = ["node-lost"]',
         at_progress="at_progress = [4]",
     )
@@ -171,7 +182,7 @@ def test_a_run_that_never_did_anything_is_no_run_of_an_arm(tmp_path):
 
 
 def test_a_run_ends_with_the_window(tmp_path):
-    there = counting.begin(tmp_path / "trial", steps=100_000, duration_s="duration_s = 1.5")
+    there = counting.begin(tmp_path / "trial", steps=100_000, heartbeat_s=120.0, duration_s="duration_s = 5")
     plan = plans.load(there.plan)
     with pytest.raises(errors.PartialResult, match="window closed with 3 pairs missing"):
         harness.arms(there, plan, say=lambda _step: None, stop=threading.Event())
@@ -180,14 +191,16 @@ def test_a_run_ends_with_the_window(tmp_path):
     ended = the(first, EventKind.ENDED)
     assert ended.data["completed"] is False
     assert ended.data["reason"] == "the window closed"
-    counting.await_none({run.id for run in folders.read_runs(there).runs})
+    counting.await_none({run.id for run in folders.read_runs(there).runs}, limit_s=120.0)
 
 
 GROWING = "kept = []\nwhile True: kept.append(bytearray(1 << 20)); time.sleep(0.01)"
 
 
 @pytest.mark.parametrize(("program", "status", "words"), [(GROWING, 1, "ended"), ("time.sleep(600)", -9, "survived")])
-def test_memory_that_runs_out_without_a_memory_cgroup(program, status, words):
+def test_memory_that_runs_out_without_a_memory_cgroup(monkeypatch, program, status, words):
+    if status == 1:
+        monkeypatch.setattr(faults, "_STOPPED_S", 120.0)  # it ends by itself as soon as it is its turn
     command = [sys.executable, "-c", f"import time; print(flush=True); {program}"]
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as victim:
         try:

@@ -6,6 +6,7 @@ import os
 import threading
 
 import counting
+import evaluations
 import pytest
 
 from perdure.evaluation import course, faults, harness, report
@@ -32,14 +33,15 @@ def make(tmp_path, kind: FaultKind) -> tuple[folders.Folder, dict[Arm, Run]]:
         *(["--write"] if kind is FaultKind.DISK_FULL else []),
         steps=steps_of(kind),
         step_s=0.1,
-        heartbeat_s=10.0,
+        heartbeat_s=20.0 if kind is FaultKind.HANG else 120.0,
         kinds=f'kinds = ["{kind}"]\ngrace_s = 20.0\ntime_limit_s = 6.0',
         repetitions="repetitions = 1",
         at_progress=f'at_progress = [{AT}]\n[arms]\nmanaged_options = ["--every", "1s"]',
     )
+    evaluations.linger(there, "count.py", AT)
     harness.arms(there, plans.load(there.plan), say=lambda _step: None, stop=threading.Event())
     found = folders.read_runs(there).runs
-    counting.await_none({run.id for run in found})
+    counting.await_none({run.id for run in found}, limit_s=120.0)
     assert [run.finished for run in found] == [True, True]
     assert [run.excluded for run in found] == [None, None]
     return there, {run.arm: run for run in found}

@@ -160,7 +160,7 @@ def test_nccl_over_several_gpus_wants_its_settings(site, program, tmp_path):
 def test_several_processes_on_an_older_driver_may_share_memory(site, program, driver):
     driver.driver(version="595.80.01", cuda=13020, features=("checkpoint", "remap"))
     pid, _ = program("child = os.fork()\n" + textwrap.dedent(USES) + "if child: time.sleep(0.5)\nprint('ready')")
-    wait_for(lambda: "gpu-shared-memory" in check(site, pid), what="for both processes to use CUDA")
+    wait_for(lambda: "gpu-shared-memory" in check(site, pid), limit_s=240.0, what="for both processes to use CUDA")
     new(driver)
     assert check(site, pid) == {}
 
@@ -171,7 +171,7 @@ class TestRestore:
     @pytest.fixture
     def saved(self, site) -> str:
         site.start("run", "--name", "a", "--every", "never", "--", sys.executable, str(PROGRAM), str(5 * MIB))
-        wait_for(lambda: b"at " in site.log("a"))
+        wait_for(lambda: b"at " in site.log("a"), 240.0, "for the program to begin")
         done = site.run("checkpoint", "a", "--stop", "--json")
         assert done.returncode == 0, done.stderr.decode()
         return json.loads(done.stdout)["id"]

@@ -50,7 +50,7 @@ def test_doctor_finds_no_problem(perdure):
 
 def test_what_a_gpu_counts_while_it_is_saved_again_and_again_is_right(site):
     """The program ends with 1 when the GPU counted other than it was told to."""
-    program = [sys.executable, str(ROOT / "bench/programs/gpu_launch.py"), "60"]
+    program = [sys.executable, str(ROOT / "bench/programs/gpu_launch.py"), "120"]
     process = site.start("run", "--name", "a", "--every", "never", "--", *program)
     wait_for((site.folder / "run/a/control.sock").exists, limit_s=120.0)
     for _ in range(5):

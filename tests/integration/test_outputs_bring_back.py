@@ -387,9 +387,8 @@ class TestTraps:
                 os.mknod(path, 0o020600, os.makedev(1, 5))
             else:
                 server = stack.enter_context(socket.socket(socket.AF_UNIX))
-                os.chdir(tmp_path)
-                server.bind("log")
-                os.chdir("/")
+                with contextlib.chdir(tmp_path):
+                    server.bind("log")
             assert codes(bring_back([output], epoch=EPOCH, contents=None)) == [("restore-output-link", "problem")]
 
     def test_a_folder_that_is_exchanged_on_the_way(self, tmp_path: Path, victim: Path):

@@ -12,6 +12,7 @@ import pytest
 from frozen import Frozen, wait_for
 from writing import lasting_folder
 
+from perdure.base.proc import process
 from perdure.checkpoint import carried
 from perdure.checkpoint.outputs.bring_back import bring_back
 from perdure.checkpoint.outputs.record import Recording, record
@@ -30,6 +31,8 @@ class Saved:
         tree = running.tree()
         for pid in tree:
             os.kill(pid, signal.SIGSTOP)
+        # One that is in the middle of writing stops when it has written.
+        wait_for(lambda: all(process.thread_stat(pid, thread).is_stopped for pid in tree for thread in process.threads(pid)))
         self.collected = carried.collect(tree, staging)
         recording: Recording = record(tree, staging, besides=self.collected.paths)
         # Dumped stopped and restored stopped: what was recorded is what CRIU sees.
@@ -65,11 +68,16 @@ def start(folder: Path):
 
 
 def go_on_and_restore(running: Frozen, saved: Saved, reached) -> list:
-    """Let the first life write until `reached`, kill it, bring everything back and start the second."""
+    """Let the first life write until `reached`, kill it, bring everything back and start the second, which may come to its end.
+
+    Programs wait for the files `on` and `end` on their way: none is further when it is saved, or has ended when it is killed.
+    """
+    running.tell("on")
     wait_for(reached)
     running.kill()
     findings = saved.bring_back()
     running.restore()
+    running.tell("end")
     os.kill(running.pid, signal.SIGCONT)
     return findings
 
@@ -84,6 +92,7 @@ def test_a_log_reads_as_that_of_an_undisturbed_run(start, folder: Path, tmp_path
         for number in range(150):
             for each in (appended, written): each.write(f"line {number}\\n"); each.flush()
             time.sleep(0.01)
+            if number in (90, 130): wait("on" if number == 90 else "end")
         say("done")
     """)
     wait_for(lambda: lines(folder / "appended") > 20)
@@ -109,6 +118,7 @@ def test_a_database_is_whole_and_has_each_row_once(start, folder: Path, tmp_path
             base.execute("insert into t values (?, ?)", (number, "x" * 2000))
             if number % 2: base.execute("update t set pad = ? where number = ?", ("y" * 3000, number // 2))
             base.execute("commit"); say("at", number)
+            if number in (100, 160): wait("on" if number == 100 else "end")
         base.close(); say("done")
     """)
     wait_for(lambda: int(running.said("at") or 0) > 30)
@@ -138,6 +148,7 @@ def test_a_mapped_array_and_shared_memory_are_what_they_were(start, folder: Path
                 assert before == number, (before, number)
                 struct.pack_into("q", place, 0, number + 1)
             say("at", number); time.sleep(0.01)
+            if number in (90, 130): wait("on" if number == 90 else "end")
         say("done"); wait("never")
     """)
     try:

@@ -8,9 +8,12 @@ import signal
 import subprocess
 
 import pytest
-from supervised import lines, wait_for
+from supervised import LIMIT_S, lines, wait_for
 
 pytestmark = pytest.mark.criu
+
+MANY = 4000
+"""Lines, one every 50 ms: more than anything here takes, until `Site.hurry`."""
 
 
 @pytest.fixture
@@ -19,7 +22,7 @@ def runner(site):
     path = site.work / "out.txt"
     with open(path, "ab") as target:
         process = subprocess.Popen(
-            ["python3", "count.py", "150", "0.05"],
+            ["python3", "count.py", str(MANY), "0.05"],
             cwd=site.work,
             stdin=subprocess.DEVNULL,
             stdout=target,
@@ -39,13 +42,16 @@ def test_it_is_saved_and_goes_on_after_a_stop(site, runner):
     assert site.ps("a")["pid"] == runner.pid
     wait_for(lambda: len(out.read_bytes().splitlines()) > 30)
     kept.send_signal(signal.SIGTERM)
-    assert kept.wait(60) == 75, kept.stderr.read().decode()
-    runner.wait(20)
+    assert kept.wait(LIMIT_S) == 75, kept.stderr.read().decode()
+    runner.wait(LIMIT_S)
     stood = out.read_bytes()
-    again = site.run("restore", "a")
-    assert again.returncode == 0, again.stderr.decode()
-    assert len(stood) < len(lines(150))
-    assert out.read_bytes() == lines(150)
+    again = site.start("restore", "a")
+    wait_for(lambda: again.poll() is not None or site.ps("a")["state"] == "running")
+    site.hurry()
+    _, err = again.communicate(timeout=LIMIT_S)
+    assert again.returncode == 0, err.decode()
+    assert len(stood) < len(lines(MANY))
+    assert out.read_bytes() == lines(MANY)
 
 
 def test_it_lives_on_without_its_supervisor_and_can_be_kept_again(site, runner):
@@ -60,10 +66,11 @@ def test_it_lives_on_without_its_supervisor_and_can_be_kept_again(site, runner):
     assert str(runner.pid).encode() in refused.stderr
     kept = site.start(*run)
     wait_for(lambda: site.run("checkpoint", "a").returncode == 0)
-    assert runner.wait(60) == 0
-    assert kept.wait(60) == 0
+    site.hurry()
+    assert runner.wait(LIMIT_S) == 0
+    assert kept.wait(LIMIT_S) == 0
     assert site.ps("a")["state"] == "completed"
-    assert os.path.getsize(site.work / "out.txt") == len(lines(150))
+    assert os.path.getsize(site.work / "out.txt") == len(lines(MANY))
 
 
 def test_what_cannot_be_adopted_is_refused(site):

@@ -11,26 +11,32 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from supervised import Site, descendants, is_zombie, lines, wait_for
+from supervised import COUNT, LIMIT_S, Site, command_line, descendants, is_zombie, lines, wait_for
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.store import documents, layout, lives
+from perdure.store import documents, layout, lives, locks
+from perdure.store.owners import Linux
 from perdure.supervisor import place
 
 pytestmark = pytest.mark.criu
 
+MANY = 4000
+"""Lines of a workload that ends: more than are written before what is tested is over, until `Site.hurry`."""
+
 STATE = """
-import sys, time
+import os, sys, time
 block = bytearray(16 << 20)
 for number in range(int(sys.argv[1])):
     block[number * 4096 % len(block)] = number % 251
     print("line", number, flush=True)
-    time.sleep(0.02)
+    if not os.path.exists("hurry"):
+        time.sleep(0.05)
 """
 """Like `COUNT`, with memory enough that a checkpoint takes a while."""
 
@@ -69,6 +75,34 @@ def frozen(pids: list[int]) -> list[int]:
     return found
 
 
+def _savers(pid: int) -> list[int]:
+    """Those below the supervisor `pid` that store a checkpoint."""
+    return [below for below in descendants(pid) if b"perdure.supervisor.saver" in command_line(below)]
+
+
+def _place(site: Site) -> place.Place:
+    return place.Place(url=str(site.state / "store"), key_file=None, cache=str(site.folder / "cache"), threads=1)
+
+
+@contextlib.contextmanager
+def _store_in_use(site: Site) -> Iterator[None]:
+    """Keep everybody who wants to store something waiting, while the block runs."""
+    with place.opened(_place(site)) as repository, locks.exclusive(repository, purpose="test", surroundings=Linux()):
+        yield
+
+
+def _goes_on(site: Site, words: bytes, *arguments: str, **options) -> bytes:
+    """Run a workload until its supervisor has said `words`, a pattern; require that it came to its end, and return all that was said."""
+    said = site.folder / "said"
+    with open(said, "wb") as stderr:
+        running = site.start("run", "--name", "a", *arguments, stderr=stderr, **options)
+    wait_for(lambda: re.search(words, said.read_bytes()) or running.poll() is not None, what=f"for {words!r}")
+    site.hurry()
+    out, _ = running.communicate(timeout=LIMIT_S)
+    assert (running.returncode, out) == (0, lines(MANY)), said.read_bytes().decode()
+    return said.read_bytes()
+
+
 def _said(site: Site) -> bytes:
     with contextlib.suppress(FileNotFoundError):
         return (site.work / "events").read_bytes()
@@ -102,9 +136,9 @@ def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
         below = descendants(process.pid)
         process.kill()
         process.wait()
-        asker.communicate(timeout=60)
+        asker.communicate(timeout=LIMIT_S)
         for pid in below:
-            wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}") or is_zombie(pid), 30, f"end of {pid}, round {number}")
+            wait_for(lambda pid=pid: not os.path.exists(f"/proc/{pid}") or is_zombie(pid), what=f"end of {pid}, round {number}")
         assert frozen(below) == []
         there = site.manifests("a")
         assert not newest or (there and there[-1] >= newest), "a checkpoint was lost"
@@ -114,7 +148,7 @@ def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
     last = site.start(*run)
     wait_for(lambda: b'"running"' in _said(site))
     assert site.run("stop", "a").returncode == 0
-    last.communicate(timeout=60)
+    last.communicate(timeout=LIMIT_S)
     assert staged(site) == []
     verified = site.run("store", "verify")
     assert verified.returncode == 0, verified.stderr.decode()
@@ -136,7 +170,7 @@ def _kill_restores(site: Site, *, rounds: int, seed: int) -> None:
     first = site.start(*run)
     wait_for(lambda: len(site.log("a").splitlines()) > 20)
     assert site.run("checkpoint", "a", "--stop").returncode == 0
-    first.communicate(timeout=60)
+    first.communicate(timeout=LIMIT_S)
     for _ in range(rounds):
         process = site.start(*run)
         time.sleep(generator.uniform(0.1, 2.0))
@@ -146,10 +180,10 @@ def _kill_restores(site: Site, *, rounds: int, seed: int) -> None:
     last = site.start(*run)
     wait_for(lambda: b'"running"' in _said(site) or last.poll() is not None)
     # A restore that was cut off may leave tasks that wait for it: the next run ends them.
-    wait_for(lambda: set(site.alive()) <= {last.pid, *descendants(last.pid)}, 30)
+    wait_for(lambda: set(site.alive()) <= {last.pid, *descendants(last.pid)})
     assert b'"text":"a@1.1"' in _said(site)
     assert site.run("stop", "a").returncode == 0
-    last.communicate(timeout=60)
+    last.communicate(timeout=LIMIT_S)
     log = site.log("a")
     assert log == lines(len(log.splitlines()))
     assert staged(site) == []
@@ -163,24 +197,22 @@ def test_criu_killed_in_the_middle_of_a_dump(site):
     wait_for(lambda: site.log("a"))
     assert site.run("checkpoint", "a").returncode == 0
     for _ in range(6):
-        asker = site.start("checkpoint", "a")
+        asker = site.start("checkpoint", "a", "--json")
         wait_for(lambda asker=asker, process=process: _criu_of(process.pid) or asker.poll() is not None)
         time.sleep(generator.uniform(0.0, 0.1))
         found = _criu_of(process.pid)
         if found is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(found, 9)
-        asker.communicate(timeout=60)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        if process.poll() is not None:
-            assert process.returncode == 75, process.stderr.read().decode()
+        _, err = asker.communicate(timeout=LIMIT_S)
+        if b'"workload-lost"' in err:
+            assert process.wait(LIMIT_S) == 75, process.stderr.read().decode()
             assert site.ps("a")["state"] == "lost"
             (site.work / "events").unlink()
             process = site.start(*run)
             wait_for(lambda process=process: b'"running"' in _said(site) or process.poll() is not None)
         length = len(site.log("a"))
-        wait_for(lambda length=length: len(site.log("a")) > length, 20)
+        wait_for(lambda length=length: len(site.log("a")) > length)
     assert site.run("checkpoint", "a").returncode == 0
     assert site.run("stop", "a").returncode == 0
     log = site.log("a")
@@ -189,29 +221,32 @@ def test_criu_killed_in_the_middle_of_a_dump(site):
 
 def _criu_of(pid: int) -> int | None:
     for child in descendants(pid):
-        with contextlib.suppress(OSError):
-            if b"\0dump\0" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return child
+        if b"dump" in command_line(child)[1:]:
+            return child
     return None
 
 
 def test_a_full_store_lets_the_workload_go_on_and_says_so(site, disk):
-    (site.work / "big.py").write_text(
-        "import os, time\nkept = os.urandom(6 << 20)\nfor number in range(60): print('line', number, flush=True); time.sleep(0.1)\n"
-    )
-    done = site.run("run", "--name", "a", "--every", "1s", "--store", str(disk / "store"), "--", "python3", "big.py")
-    assert (done.returncode, done.stdout) == (0, lines(60))
-    assert re.search(rb"no checkpoint: .*(room|space|full).*; the workload goes on; next try in 30s", done.stderr), done.stderr.decode()
+    (site.work / "big.py").write_text(f"import os\nkept = os.urandom(6 << 20)\n{COUNT}")
+    command = ("--", "python3", "big.py", str(MANY), "0.05")
+    said = _goes_on(site, rb"no checkpoint: .*\n", "--every", "1s", "--store", str(disk / "store"), *command)
+    assert re.search(rb"no checkpoint: .*(room|space|full).*; the workload goes on; next try in 30s", said), said.decode()
 
 
 def test_a_read_only_store_lets_the_workload_go_on(site, disk):
-    process = site.start("run", "--name", "a", "--every", "2s", "--store", str(disk / "store"), "--", "python3", "count.py", "100", "0.1")
+    said = site.folder / "said"
+    with open(said, "wb") as stderr:
+        command = ("--store", str(disk / "store"), "--", "python3", "count.py", str(MANY), "0.05")
+        process = site.start("run", "--name", "a", "--every", "2s", *command, stderr=stderr)
     wait_for(lambda: site.log("a"))
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, lines(100)), err.decode()
-    assert b"no checkpoint: " in err
-    assert b"the workload goes on" in err
+    # Not while something is being written there.
+    wait_for(lambda: subprocess.run(["mount", "-o", "remount,ro", str(disk)], capture_output=True).returncode == 0)
+    wait_for(lambda: b"no checkpoint: " in said.read_bytes() or process.poll() is not None)
+    site.hurry()
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (0, lines(MANY)), said.read_text()
+    assert b"no checkpoint: " in said.read_bytes()
+    assert b"the workload goes on" in said.read_bytes()
 
 
 def test_a_full_state_folder_lets_the_workload_go_on(site, disk):
@@ -223,16 +258,14 @@ def test_a_full_state_folder_lets_the_workload_go_on(site, disk):
     with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
         while True:
             filler.write(b"x" * 4096)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (0, lines(80)), err.decode()
 
 
 def test_no_room_for_images_lets_the_workload_go_on(site, disk):
-    done = site.run(
-        "run", "--name", "a", "--every", "1s", "--", "python3", "state.py", "150", env={"PERDURE_STAGING": str(disk)}, timeout_s=60
-    )
-    assert (done.returncode, done.stdout) == (0, lines(150)), done.stderr.decode()
-    assert b"there is no room for" in done.stderr
+    command = ("--every", "1s", "--", "python3", "state.py", str(MANY))
+    said = _goes_on(site, rb"no checkpoint: .*\n", *command, env={"PERDURE_STAGING": str(disk)})
+    assert b"there is no room for" in said
 
 
 URING = """
@@ -241,7 +274,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 parameters = ctypes.create_string_buffer(120)
 ring = libc.syscall(425, 4, parameters)
 print("ring", ring, flush=True)
-time.sleep(float(__import__("sys").argv[1]))
+while not os.path.exists("hurry"):
+    time.sleep(0.05)
 """
 
 
@@ -256,7 +290,7 @@ def has_io_uring() -> bool:
 @pytest.mark.skipif(not has_io_uring(), reason="this kernel offers no io_uring")
 def test_what_cannot_be_saved_is_refused_with_its_code_and_goes_on(site):
     (site.work / "uring.py").write_text(URING)
-    process = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "uring.py", "12")
+    process = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "uring.py")
     wait_for(lambda: b"ring" in site.log("a"))
     asked = site.run("checkpoint", "a", "--json")
     assert asked.returncode == 22
@@ -264,7 +298,8 @@ def test_what_cannot_be_saved_is_refused_with_its_code_and_goes_on(site):
     assert "file-io-uring" in told["message"]
     (found,) = [one for one in told["findings"] if one["severity"] == "problem"]
     assert (found["code"], found["pid"] > 0) == ("file-io-uring", True)
-    _, err = process.communicate(timeout=60)
+    site.hurry()
+    _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert b"no checkpoint: file-io-uring" in err
 
@@ -272,63 +307,63 @@ def test_what_cannot_be_saved_is_refused_with_its_code_and_goes_on(site):
 @pytest.mark.skipif(not has_io_uring(), reason="this kernel offers no io_uring")
 def test_sigterm_to_one_that_cannot_be_saved_reaches_it(site):
     (site.work / "uring.py").write_text(URING)
-    process = site.start("run", "--name", "a", "--every", "never", "--", "python3", "uring.py", "300")
+    process = site.start("run", "--name", "a", "--every", "never", "--", "python3", "uring.py")
     wait_for(lambda: b"ring" in site.log("a"))
     process.terminate()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143, err.decode()
     assert b"passing SIGTERM on" in err
 
 
 def test_a_second_sigterm_ends_it_at_once(site):
-    process = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "state.py", "1000000")
-    wait_for(lambda: site.manifests("a"))
-    # Known to its supervisor too, which is a moment later.
-    wait_for(lambda: site.ps("a")["last_checkpoint"])
-    process.terminate()
-    process.terminate()
-    process.terminate()
-    began = time.monotonic()
-    process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert time.monotonic() - began < 30
+    process = site.start("run", "--name", "a", "--every", "never", "--", "python3", "state.py", "1000000")
+    wait_for(lambda: site.log("a"))
+    assert site.run("checkpoint", "a").returncode == 0
+    with _store_in_use(site):
+        process.terminate()
+        # What the first asks for waits for the store.
+        wait_for(lambda: _savers(process.pid))
+        process.terminate()
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == 75, err.decode()
+    assert b"SIGTERM came again" in err, err.decode()
+    assert site.manifests("a") == ["00000001.00000001"]
     assert site.ps("a")["state"] == "stopped"
 
 
 def test_the_saver_killed_lets_the_workload_go_on(site):
-    process = site.start("run", "--name", "a", "--every", "never", "--events", "events", "--", "python3", "state.py", "400")
+    process = site.start("run", "--name", "a", "--every", "never", "--events", "events", "--", "python3", "state.py", str(MANY))
     wait_for(lambda: site.log("a"))
-    asker = site.start("checkpoint", "a")
-
-    def saver() -> int | None:
-        for pid in descendants(process.pid):
-            with contextlib.suppress(OSError):
-                if b"perdure.supervisor.saver" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return pid
-        return None
-
-    wait_for(saver)
-    os.kill(saver(), 9)
-    _, err = asker.communicate(timeout=60)
+    with _store_in_use(site):
+        asker = site.start("checkpoint", "a")
+        # It waits for the store, and cannot have done its work by the time that it is killed.
+        wait_for(lambda: _savers(process.pid))
+        (saver,) = _savers(process.pid)
+        os.kill(saver, signal.SIGKILL)
+        _, err = asker.communicate(timeout=LIMIT_S)
     assert asker.returncode == 20
     assert b"was ended by SIGKILL" in err
     assert site.run("checkpoint", "a").returncode == 0
-    out, _ = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, lines(400))
+    site.hurry()
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (0, lines(MANY))
 
 
 def test_a_workload_killed_from_outside_can_be_gone_on_with(site):
-    run = ["run", "--name", "a", "--every", "1s", "--", "python3", "count.py", "100", "0.05"]
+    run = ["run", "--name", "a", "--every", "never", "--", "python3", "count.py", str(MANY), "0.05"]
     process = site.start(*run)
-    wait_for(lambda: site.manifests("a"))
-    (init,) = [pid for pid in descendants(process.pid) if b"count.py" in Path(f"/proc/{pid}/cmdline").read_bytes()][-1:]
-    os.kill(init, 9)
-    process.communicate(timeout=60)
+    wait_for(lambda: site.log("a"))
+    # By hand: in the middle of the next one that came by the clock, it would not only be killed.
+    assert site.run("checkpoint", "a").returncode == 0
+    (worker,) = [pid for pid in descendants(process.pid) if b"count.py" in command_line(pid)][-1:]
+    os.kill(worker, signal.SIGKILL)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode == 137
     assert site.ps("a")["state"] == "lost"
+    site.hurry()
     again = site.run(*run)
     assert again.returncode == 0
-    assert site.log("a") == lines(100)
+    assert site.log("a") == lines(MANY)
 
 
 def test_a_workload_that_dies_of_its_own_fault_is_never_resumed(site):
@@ -343,13 +378,12 @@ def test_a_workload_that_dies_of_its_own_fault_is_never_resumed(site):
 def test_a_life_that_was_replaced_ends_its_workload(site):
     process = site.start("run", "--name", "a", "--every", "never", "--", "python3", "count.py", "100000", "0.05")
     wait_for(lambda: site.log("a"))
-    where = place.Place(url=str(site.state / "store"), key_file=None, cache=str(site.folder / "cache"), threads=1)
-    with place.opened(where) as repository:
+    with place.opened(_place(site)) as repository:
         first = documents.read(repository, layout.life_key("a", 1), lives.Begun)
         newer = msgspec.structs.replace(first, life=msgspec.structs.replace(first.life, epoch=2))
         documents.write(repository, layout.life_key("a", 2), newer, replace=False)
     below = descendants(process.pid)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 11, err.decode()
     assert b"life 2 has begun" in err
     assert all(not os.path.exists(f"/proc/{pid}") or is_zombie(pid) for pid in below)
@@ -361,7 +395,7 @@ def test_a_workload_that_stands_still_takes_no_good_checkpoints_place(site):
     with open(said, "wb") as stderr:
         running = site.start("run", "--name", "a", "--every", "1s", "--", "python3", "count.py", "100000", "0.01", stderr=stderr)
     wait_for(lambda: site.manifests("a"))
-    (worker,) = [pid for pid in descendants(running.pid) if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"count.py"]]
+    (worker,) = [pid for pid in descendants(running.pid) if command_line(pid)[1:2] == [b"count.py"]]
     os.kill(worker, signal.SIGSTOP)
     # One that had begun before may still be made; then none, however long it hangs.
     wait_for(lambda: b"every process of it is stopped" in said.read_bytes())
@@ -397,8 +431,7 @@ cross(other, one)
 
 def _still(site: Site) -> dict[str, bool]:
     """Whether the workload stood still at each of its checkpoints, oldest first; empty while one of them is being removed."""
-    where = place.Place(url=str(site.state / "store"), key_file=None, cache=str(site.folder / "cache"), threads=1)
-    with place.opened(where) as repository, contextlib.suppress(errors.WorkloadMissing):
+    with place.opened(_place(site)) as repository, contextlib.suppress(errors.WorkloadMissing):
         return {str(one): bool(repository.head(one).stood_still) for one in repository.checkpoints("a")}
     return {}
 
@@ -412,7 +445,7 @@ def _hung(site: Site, after: str = "") -> dict[str, bool]:
         found = _still(site)
         return list(found.values()) == [False, False, True] and list(found)[-1] != after
 
-    wait_for(is_so, 120)
+    wait_for(is_so)
     return found
 
 
@@ -433,7 +466,7 @@ def test_a_workload_that_hangs_pushes_out_no_checkpoint_from_before(site):
     assert said.read_bytes().count(b"it waits for something, or hangs") == 1
     # Brought back it hangs on, and that is known of it from the first checkpoint on.
     assert site.run("checkpoint", "a", "--stop").returncode == 0
-    running.wait(60)
+    running.wait(LIMIT_S)
     (site.work / "events").unlink()
     site.start(*run)
     wait_for(lambda: b'"committed"' in _said(site))
@@ -496,8 +529,8 @@ def test_a_probe_that_takes_long_delays_no_end(site, how):
     else:
         before = site.manifests("a")
         started.send_signal(signal.SIGTERM)
-        assert started.wait(60) == 75
+        assert started.wait(LIMIT_S) == 75
         assert site.manifests("a")[-1] > before[-1], "it was not saved"
-    started.wait(60)
+    started.wait(LIMIT_S)
     assert not (site.work / "waited").exists(), "it was waited for"
     assert site.ps("a")["state"] == "stopped"

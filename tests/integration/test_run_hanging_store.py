@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from supervised import lines, wait_for
+from supervised import LIMIT_S, lines, wait_for
 
 pytestmark = [pytest.mark.criu, pytest.mark.skipif(not shutil.which("bindfs") or not Path("/dev/fuse").exists(), reason="no bindfs here")]
 
@@ -26,13 +26,13 @@ for number in range(int(sys.argv[1])):
 
 
 class Share:
-    """A folder that another process hands out, which can be made to hang."""
+    """A folder that another process hands out, which can be made to hang. What is read takes seconds: it hangs in the middle of that."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "share"
         for made in (folder / "served", self.folder):
             made.mkdir(mode=0o700)
-        self.server = subprocess.Popen(["bindfs", "-f", "--no-allow-other", str(folder / "served"), str(self.folder)])
+        self.server = subprocess.Popen(["bindfs", "-f", "--no-allow-other", "--read-rate=48M", str(folder / "served"), str(self.folder)])
         wait_for(lambda: os.path.ismount(self.folder))
 
     def hang(self) -> None:
@@ -45,7 +45,7 @@ class Share:
         self.go_on()
         subprocess.run(["umount", "-l", str(self.folder)], check=True)
         self.server.kill()
-        self.server.wait(60)
+        self.server.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_one_that_hangs_in_a_restore_keeps_nobody_from_ending_it_and_the_next_ru
     wait_for(lambda: len(site.log("a").splitlines()) >= 3)
     saved = site.run("checkpoint", "a", "--stop")
     assert saved.returncode == 0, saved.stderr.decode()
-    first.communicate(timeout=60)
+    first.communicate(timeout=LIMIT_S)
     assert first.returncode == 75
     said = site.folder / "said"
     with open(said, "wb") as stderr:
@@ -80,7 +80,7 @@ def test_one_that_hangs_in_a_restore_keeps_nobody_from_ending_it_and_the_next_ru
     # from letting it go until that answers.
     wait_for(lambda: restoring.poll() is not None or b"SIGTERM: what was waited for, perhaps the store, has not come" in said.read_bytes())
     share.go_on()
-    assert restoring.wait(60) == 75, said.read_text()
+    assert restoring.wait(LIMIT_S) == 75, said.read_text()
     site.hurry()
     again = site.run(*run)
     assert again.returncode == 0, again.stderr.decode()

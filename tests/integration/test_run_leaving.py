@@ -9,7 +9,7 @@ import socket
 import threading
 
 import pytest
-from supervised import Site, lines, wait_for
+from supervised import LIMIT_S, Site, lines, wait_for
 
 pytestmark = pytest.mark.criu
 
@@ -52,10 +52,10 @@ def test_a_store_that_does_not_answer_does_not_keep_it(site, silent, number, sta
     environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "c"}
     store = f"s3://bucket/prefix?endpoint=http://127.0.0.1:{silent.port}"
     process = site.start("run", "--name", "a", "--store", store, "--", "python3", "count.py", "10", "0.1", env=environment)
-    assert silent.called.wait(60)
+    assert silent.called.wait(LIMIT_S)
     process.send_signal(number)
     # Its own patience with a silent server is five minutes and more.
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (status, b""), err.decode()
     assert b"nothing of a was started" in err
     # The name is free again.
@@ -81,7 +81,7 @@ def test_a_lease_that_is_waited_for_does_not_keep_it(site, tmp_path, detached):
         told = site.state / "workloads" / "a" / "supervisor.log" if detached else said
         wait_for(lambda: told.exists() and b"gave no sign of its end" in told.read_bytes())
         os.kill(site.supervisor("a"), signal.SIGTERM)
-        assert follower.wait(60) == 75, said.read_bytes()
+        assert follower.wait(LIMIT_S) == 75, said.read_bytes()
         assert b"SIGTERM: nothing of a was started" in said.read_bytes()
         assert [path.name for path in (tmp_path / "store" / "workloads" / "a" / "lives").iterdir()] == ["00000001"]
         assert older.poll() is None

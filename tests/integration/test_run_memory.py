@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from supervised import wait_for
+from supervised import LIMIT_S, remove_group, wait_for
 
 from perdure.base.proc import process
 
@@ -56,8 +56,7 @@ def group():
     if made is None:
         pytest.skip("no memory group can be made here")
     yield made
-    wait_for(lambda: not (made / "cgroup.procs").read_text())
-    made.rmdir()
+    remove_group(made)
 
 
 @pytest.fixture
@@ -88,5 +87,5 @@ def test_a_checkpoint_without_room_is_refused_with_its_reason_and_the_workload_r
     before = log.read_bytes().count(b"\n")
     wait_for(lambda: log.read_bytes().count(b"\n") > before + 3)
     (Path(f"/proc/{running.pid}/root{site.work}") / "hurry").touch()
-    out, err = running.communicate(timeout=120)
+    out, err = running.communicate(timeout=LIMIT_S)
     assert (running.returncode, out.count(b"\n")) == (0, 10000), err.decode()

@@ -36,10 +36,11 @@ for number in range(int(sys.argv[1])):
         time.sleep(0.02)
     out.write(f"{number}\\n"), out.flush()
     print("line", number, flush=True)
-    time.sleep(0.02)
+    if not os.path.exists("go"):
+        time.sleep(0.02)
 sys.exit(int(sys.argv[2]))
 """
-"""Counts to its first argument and ends with its second; before the last ten it waits for the file ``go``."""
+"""Counts to its first argument and ends with its second; until there is a file ``go`` it takes its time, and waits before the last ten."""
 
 
 LIMIT_S = 240.0
@@ -181,31 +182,39 @@ def written(path: Path, number: int) -> None:
     wait_for(lambda: path.exists() and f"{number}\n".encode() in path.read_bytes(), what=f"for {number} in {path}")
 
 
+def more_written(path: Path) -> None:
+    """Wait until the counter has written more than it has by now."""
+    size_bytes = path.stat().st_size
+    wait_for(lambda: path.stat().st_size > size_bytes, what=f"for more in {path}")
+
+
 def lines(count: int) -> str:
     return "".join(f"line {number}\n" for number in range(count))
 
 
 def test_three_lives_one_output_the_users_files_and_the_exit_status(desk):
-    first = desk.counter(150, 6)
+    first = desk.counter(6000, 6)
     written(desk.out, 5)
     desk.save(first)
     written(desk.out, 20)
+    more_written(desk.out)
     desk.kill(first)
     assert len(desk.out.read_text().splitlines()) > 20
 
-    second = desk.counter(150, 6)
+    second = desk.counter(6000, 6)
     desk.hear(second, "goes on from")
     written(desk.out, 40)
     desk.save(second)
     written(desk.out, 60)
+    more_written(desk.out)
     desk.kill(second)
 
-    status, out, err = desk.finish(150, 6)
+    status, out, err = desk.finish(6000, 6)
     assert status == 6, err
     assert "life 3" in err
-    assert out.splitlines()[-1] == "line 149"
-    assert desk.log().decode() == lines(150)
-    assert desk.out.read_text() == "".join(f"{number}\n" for number in range(150))
+    assert out.splitlines()[-1] == "line 5999"
+    assert desk.log().decode() == lines(6000)
+    assert desk.out.read_text() == "".join(f"{number}\n" for number in range(6000))
     for path in desk.home.rglob("*"):
         if path.name not in ("count.py", "go"):
             assert (path.lstat().st_uid, path.lstat().st_gid) == (USER.uid, USER.gid), path
@@ -242,10 +251,11 @@ def test_folders_of_a_user_are_roots_and_lead_nobody_anywhere(desk):
 def test_checkpoints_come_by_the_clock(desk):
     first = desk.counter(10_000, options={"every": 1.0, "keep": 2})
     wait_for(lambda: desk.checkpoints()[-1:] >= ["00000001.00000003"], what="for three checkpoints")
-    with desk.repository() as repository:
-        kept = [repository.head(one) for one in repository.checkpoints("count")]
-    assert kept[-1].created_ns - kept[-2].created_ns >= 1e9
+    # What is looked at would be removed while it runs on.
     desk.kill(first)
+    with desk.repository() as repository:
+        older, newer = (repository.head(one) for one in repository.checkpoints("count")[-2:])
+    assert newer.created_ns - older.created_ns >= 1e9
     status, _, err = desk.ended(desk.start("true", fresh=True))
     assert status == 0, err
 
@@ -324,7 +334,11 @@ def test_the_probe_is_the_users_and_knows_nothing_of_ours(desk):
     written(desk.out, 3)
     desk.save(first)
     desk.kill(first)
-    status, _, err = desk.finish(80, options=options, environment={"MINE": "1"})
+    second = desk.counter(80, options=options, environment={"MINE": "1"})
+    # One that ended before the probe was asked would not need it.
+    wait_for((desk.home / "seen").exists, what="for the probe")
+    (desk.home / "go").touch()
+    status, _, err = desk.ended(second)
     assert status == 0, err
     uids, gids, groups, variables, folder, opened = json.loads((desk.home / "seen").read_text())
     assert (set(uids), set(gids), groups) == ({USER.uid}, {USER.gid}, sorted(USER.groups))
@@ -341,11 +355,12 @@ def test_a_probe_that_fails_stops_the_restore(desk):
     written(desk.out, 3)
     desk.save(first)
     desk.kill(first)
-    status, _, err = desk.finish(80, options={"probe": "false"})
+    # It waits before its end: one that ended before the probe was asked would not need it.
+    status, _, err = desk.ended(desk.counter(80, options={"probe": "false"}))
     assert (status, "the probe failed with 1" in err) == (20, True), err
-    status, _, err = desk.finish(80, options={"probe": "half 'a word"})
+    status, _, err = desk.ended(desk.counter(80, options={"probe": "half 'a word"}))
     assert (status, "the probe failed with 2: " in err) == (20, True), err
-    status, _, err = desk.finish(80, options={"probe": "no-such-probe"})
+    status, _, err = desk.ended(desk.counter(80, options={"probe": "no-such-probe"}))
     assert (status, "the probe failed with 127: " in err, "no-such-probe" in err) == (20, True, True), err
 
 

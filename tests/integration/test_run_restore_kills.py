@@ -7,7 +7,7 @@ import signal
 import sqlite3
 
 import pytest
-from supervised import Site, descendants, lines, wait_for
+from supervised import LIMIT_S, Site, descendants, lines, wait_for
 
 pytestmark = pytest.mark.criu
 
@@ -71,7 +71,7 @@ def test_killed_at_each_step_of_a_restore(site):
     first = site.start(*RUN)
     wait_for(lambda: len(site.log("a").splitlines()) > 20)
     assert site.run("checkpoint", "a", "--stop").returncode == 0
-    first.communicate(timeout=60)
+    first.communicate(timeout=LIMIT_S)
     for state in STATES:
         for when in ("before", "after"):
             killed = site.run(*RUN, by=FATAL, env={"FATAL": f"{state} {when}"})
@@ -90,6 +90,6 @@ def test_killed_at_each_step_of_a_restore(site):
     assert noted(site) == []
     assert site.ps("a")["state"] == "running"
     assert site.run("stop", "a").returncode == 0
-    last.communicate(timeout=60)
+    last.communicate(timeout=LIMIT_S)
     log = site.log("a")
     assert log == lines(len(log.splitlines()))

@@ -65,11 +65,11 @@ def test_how_far_a_restore_is_is_shown_and_gone_before_the_workload_writes(site,
 def test_ctrl_c_reaches_the_workload_alone_and_the_terminal_is_given_back(site, screen):
     before = screen.modes()
     (site.work / "wait.py").write_text(
-        "import time\ntry: print('up', flush=True); time.sleep(60)\n"
+        "import time\ntry: print('up', flush=True); time.sleep(600)\n"
         "except KeyboardInterrupt: print('caught', flush=True); raise SystemExit(7)\n"
     )
     screen.type(perdure("run", "--name", "a", "-q", "--", "python3", "wait.py"))
-    screen.expect(b"up")
+    screen.expect(b"\nup\r\n")
     assert screen.modes() != before
     screen.type(b"\x03")
     screen.expect(b"caught")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from perdure.store.owners import Linux
 from perdure.supervisor import place
 
 pytestmark = pytest.mark.criu
+
+LIMIT_S = 120.0
 
 
 def priorities(root: int) -> list[tuple[int, int]]:
@@ -27,18 +30,19 @@ def priorities(root: int) -> list[tuple[int, int]]:
 
 
 def test_it_yields_to_a_workload_that_runs_and_hurries_for_one_that_is_to_be_ended(site):
-    process = site.start("run", "--name", "a", "--every", "never", "--", "python3", "count.py", "100000", "0.02")
-    wait_for(lambda: site.log("a"))
+    command = ("run", "--name", "a", "--every", "never", "--", "python3", "count.py", "100000", "0.02")
+    process = site.start(*command, stdout=subprocess.DEVNULL)  # nobody reads it meanwhile
+    wait_for(lambda: site.log("a"), LIMIT_S, "for its first line")
     where = place.Place(url=str(site.state / "store"), key_file=None, cache=str(site.folder / "cache"), threads=1)
     own = os.getpriority(os.PRIO_PROCESS, 0)
     with place.opened(where) as repository:
         # As long as somebody has the store for himself, nothing is stored.
         with locks.exclusive(repository, purpose="test", surroundings=Linux()):
             asker = site.start("checkpoint", "a")
-            wait_for(lambda: priorities(process.pid) == [(max(10, own), os.SCHED_BATCH)], what="a saver that yields")
-        assert asker.wait(60) == 0
+            wait_for(lambda: priorities(process.pid) == [(max(10, own), os.SCHED_BATCH)], LIMIT_S, "for a saver that yields")
+        assert asker.wait(LIMIT_S) == 0
         with locks.exclusive(repository, purpose="test", surroundings=Linux()):
             asker = site.start("checkpoint", "a", "--stop")
-            wait_for(lambda: priorities(process.pid) == [(own, os.SCHED_OTHER)], what="a saver that hurries")
-        assert asker.wait(60) == 0
-    process.communicate(timeout=60)
+            wait_for(lambda: priorities(process.pid) == [(own, os.SCHED_OTHER)], LIMIT_S, "for a saver that hurries")
+        assert asker.wait(LIMIT_S) == 0
+    process.communicate(timeout=LIMIT_S)

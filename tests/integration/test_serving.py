@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
 import os
 import shutil
 import socket
@@ -28,7 +29,7 @@ class Asking:
 
     def __init__(self, images: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(20)
+        self.socket.settimeout(120)
         self.socket.connect(str(images / "streamer-serve.sock"))
 
     def __enter__(self) -> Asking:
@@ -133,7 +134,7 @@ def test_one_that_nobody_asks_is_left_at_once_and_a_reader_that_goes_stops_its_s
 
     with Server(images, {"pages-1.img": endless}) as server, Asking(images) as client:
         pipe = client.ask(b"pages-1.img")
-        assert begun.wait(20)
+        assert begun.wait(120)
         os.close(pipe)
     assert server.problem is None
 
@@ -171,10 +172,11 @@ def test_what_came_before_a_failure_is_right_however_late_it_is_read(images):
 def test_a_folder_that_cannot_be_served_leaves_nothing_open(tmp_path):
     long = tmp_path / ("a" * 100)
     long.mkdir()
+    gc.collect()  # what tests before this one left open is not to be closed meanwhile
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="too long"), Server(long, {}):
         raise AssertionError("it was served")
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_path_that_the_address_has_no_room_for_is_known():

@@ -21,6 +21,7 @@ import pytest
 from island import STORE
 
 from perdure import errors
+from perdure.base.proc import process
 from perdure.slurm import checks, install, manifest, payload, policy, uninstall
 from perdure.slurm.site import Site
 
@@ -73,7 +74,7 @@ def _installed(*words: str) -> subprocess.CompletedProcess[str]:
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd="/",
     )
 
@@ -294,7 +295,7 @@ def test_what_jobs_run_from_stays_until_the_last_of_them_has_ended(tmp_path):
             assert os.path.isfile("/opt/perdure/bin/perdure")
             assert uninstall.uninstall(purge=False, wait=False).state == "leaving"
             _end(second)
-        _wait_until(lambda: not os.path.lexists(manifest.FOLDER))
+        _wait_until(lambda: not os.path.lexists(manifest.FOLDER) and _is_quiet())
         assert island.difference(before, island.snapshot()) == {}
 
     island.visit(work, scratch)
@@ -319,7 +320,7 @@ def test_a_new_version_leaves_the_one_before_to_the_jobs_that_run_from_it(tmp_pa
             assert os.path.isfile(f"{first}/bin/perdure"), "a job runs from it"
             _end(job)
         _wait_until(lambda: not os.path.lexists(first))
-        _wait_until(lambda: manifest.read().stale == ())
+        _wait_until(lambda: manifest.read().stale == () and _is_quiet())
         assert os.path.isfile(f"{second}/bin/perdure")
         uninstall.uninstall(purge=False, wait=True)
         assert island.difference(before, island.snapshot()) == {}
@@ -453,6 +454,14 @@ def _job(folder: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def _end(job: subprocess.Popen[bytes]) -> None:
     job.communicate()
+
+
+def _is_quiet() -> bool:
+    """Tell whether all who wait and remove in the background have ended: they are at it a moment longer than is seen of it."""
+    try:
+        return all(process.stat(int(name)).is_dead for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+    except errors.ProcessGone:
+        return False
 
 
 def _wait_until(is_so: Callable[[], bool]) -> None:

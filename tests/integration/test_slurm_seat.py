@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import pytest
 from cluster import installed, work
 from cluster.machine import wait_until
 from cluster.slurm import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 ALICE = 2001
 LONG_S = 400
@@ -52,7 +51,9 @@ while not (came and os.path.exists(sys.argv[1])):
     time.sleep(0.2)
 print("step was warned", flush=True)
 """
-STALL_S = 6.0
+WARNED_S = 1800
+"""Before the end of their time, jobs have themselves warned: long before they would leave by themselves, also on a busy machine."""
+STALL_S = 6
 """The store does not answer for so long: more than a preemption leaves in the partition without grace, KillWait alone."""
 STEP = """\
 echo "script begins"
@@ -70,6 +71,8 @@ class Jobs:
         self.states: dict[str, str] = {}
         self.held: dict[str, str] = {}
         """What Slurm showed of the job on hold, while others went on."""
+        self.left_of_held: list[str] = []
+        """What ran of it then."""
         self.overviews: list[dict] = []
         """What `perdure slurm status` told: before the requeues, after them, and of all at the end."""
         self.said_of_grace = ""
@@ -138,8 +141,9 @@ def _moved(told: Jobs) -> None:
     told.submit("suspended", work.count(60, 0.25, name="suspended", waits=True), "--nodelist=n1", "--open-mode=append", env=EVERY)
     told.submit("held", work.count(60, 0.25, name="held", waits=True), "--nodelist=n1", env=EVERY)
     told.submit("signalled", SIGNALLED.replace("NAME", "signalled"), "--nodelist=n1", env=EVERY)
-    told.submit("warned", SIGNALLED.replace("NAME", "warned"), "--nodelist=n2", "--signal=B:USR1@300", "--time=60", env=EVERY)
-    told.submit("warned-step", "srun -n 1 python3 /shared/heed.py $HOME/warned-step.go", "--signal=USR1@300", "--time=60", env=EVERY)
+    told.submit("warned", SIGNALLED.replace("NAME", "warned"), "--nodelist=n2", f"--signal=B:USR1@{WARNED_S}", "--time=120", env=EVERY)
+    heed = "srun -n 1 python3 /shared/heed.py $HOME/warned-step.go"
+    told.submit("warned-step", heed, f"--signal=USR1@{WARNED_S}", "--time=120", env=EVERY)
     for name in ("step.0", "allocation", "appended", "suspended", "held", "signalled", "warned", "warned-step.0", "alone"):
         wait_until(lambda name=name: told.checkpoints(name), f"no checkpoint of {name}", timeout_s=LONG_S)
     told.overviews.append(_overview(cluster))
@@ -164,7 +168,9 @@ def _moved(told: Jobs) -> None:
         begun = f"{told.workload(name, '.0' if name == 'step' else '')}, life 2"
         wait_until(lambda name=name, begun=begun: begun in told.out(name, "err"), f"{name} does not go on", timeout_s=LONG_S)
     told.overviews.append(_overview(cluster))
+    cluster.wait_state(told.numbers["held"], "PENDING", timeout_s=LONG_S)
     told.held = cluster.job(told.numbers["held"])
+    told.left_of_held = [line for line in cluster.processes("n1", "alice") if "held.starts" in line]
     cluster.head("scontrol", "release", str(told.numbers["held"]), user="alice")
     _signal(told, "USR2", "life 2")
     wait_until(lambda: "USR1" in told.out("warned"), "it is not warned", timeout_s=LONG_S)
@@ -174,11 +180,11 @@ def _moved(told: Jobs) -> None:
 
 
 def _warn(told: Jobs) -> None:
-    """Leave five minutes at most to the two jobs that want to be warned then: Slurm looks for such jobs twice a minute."""
+    """Leave half an hour at most to the two jobs that want to be warned then: Slurm looks for such jobs twice a minute."""
     for name in ("warned", "warned-step"):
         wait_until(lambda name=name: "begins" in told.out(name), f"{name} does not begin", timeout_s=LONG_S)
         hours, minutes, _seconds = map(int, told.cluster.job(told.numbers[name])["RunTime"].split(":"))
-        limit = f"TimeLimit={hours * 60 + minutes + 5}"
+        limit = f"TimeLimit={hours * 60 + minutes + WARNED_S // 60}"
         told.cluster.head("scontrol", "update", f"JobId={told.numbers[name]}", limit, user="alice")
 
 
@@ -196,9 +202,9 @@ def _save_anew(told: Jobs, name: str) -> None:
 
 def _stall_store(told: Jobs) -> None:
     """Let the shared folder of n3 not answer for a while: the checkpoint that is being made there, or begins, takes so long."""
-    for number, pause_s in (("STOP", STALL_S), ("CONT", 0.0)):
-        told.cluster.run("n3", "sh", "-c", f"kill -{number} $(cat /run/node/serves-shared)", cwd="/")
-        time.sleep(pause_s)
+    server = "$(cat /run/node/serves-shared)"
+    # In one go: the lease of its job is not to run out meanwhile.
+    told.cluster.run("n3", "sh", "-c", f"kill -STOP {server}; sleep {STALL_S}; kill -CONT {server}", cwd="/")
     wait_until(lambda: "a preemption leaves" in told.out("alone", "err"), "it does not warn", timeout_s=LONG_S)
     told.said_of_grace = told.out("alone", "err")
 
@@ -280,7 +286,7 @@ def test_a_suspended_job_goes_on(jobs):
 
 def test_a_job_that_is_held_waits_and_goes_on_as_itself_when_it_is_released(jobs):
     assert (jobs.held["JobState"], jobs.held["Priority"]) == ("PENDING", "0")
-    assert jobs.workload("held") not in {job["workload"] for job in jobs.overviews[1]["jobs"]}, "nothing of it runs"
+    assert jobs.left_of_held == []
     assert (jobs.states["held"], jobs.out("held")) == ("COMPLETED", work.lines(60))
     assert [attempt[0] for attempt in jobs.cluster.attempts(jobs.numbers["held"])] == ["REQUEUED", "COMPLETED"]
     assert (jobs.cluster.home / "alice/held.starts").read_text() == "started\n"
@@ -310,7 +316,8 @@ def test_a_job_that_has_its_node_for_itself_has_it_for_itself_in_each_life(jobs)
 
 
 def _times(jobs: Jobs, number: int) -> list[tuple[str, str]]:
-    """Return when each attempt of a job began and ended."""
+    """Return when each attempt of a job, which is over, began and ended."""
+    jobs.cluster.attempts(number)  # waits for the accounting
     words = ("sacct", "-a", "-D", "-X", "-n", "-P", "-S", "2020-01-01", "-j", str(number), "-o", "Start,End")
     return [tuple(line.split("|")) for line in jobs.cluster.head(*words).stdout.splitlines()]
 

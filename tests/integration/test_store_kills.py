@@ -60,7 +60,7 @@ def test_a_kill_at_any_write_loses_nothing(when: str, tmp_path: Path) -> None:
         repository = new_repository(folder / "cache", backend=LocalBackend(folder / "store"))
         first = save(repository, "a@1.1", {"x": old}, folder=folder)
         ended = subprocess.run(
-            [sys.executable, "-c", CHILD, str(folder), str(killed + 1), when], env={"PYTHONPATH": ":".join(sys.path)}, timeout=60
+            [sys.executable, "-c", CHILD, str(folder), str(killed + 1), when], env={"PYTHONPATH": ":".join(sys.path)}, timeout=300
         )
         assert ended.returncode in (0, -signal.SIGKILL)
         again = Repository.open(LocalBackend(folder / "store"), key=None, cache=folder / "cache")

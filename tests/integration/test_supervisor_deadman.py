@@ -11,6 +11,7 @@ import time
 
 import pytest
 import stores
+from supervised import wait_for
 
 from perdure.checkpoint import tree
 from perdure.checkpoint.tree import Tree
@@ -84,26 +85,42 @@ from perdure.supervisor.deadman import DeadMan
 if sys.argv[1] == "never":
     module.RENEWAL_S = 0.5
 
+if sys.argv[1] == "told":
+    module.RENEWAL_S = 600.0
+
 class Held:
     ttl_s = 2.0
-    def __init__(self): self.since_s = now_s()
+    looks = 0
+    def __init__(self): self.since_s = now_s() + 600
     @property
-    def remaining_s(self): return self.since_s + self.ttl_s - now_s()
+    def remaining_s(self):
+        self.looks += 1
+        return self.since_s + self.ttl_s - now_s()
 
 now_s = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
 held = Held()
 with subprocess.Popen(["sleep", "600"]) as victim:
     deadman = DeadMan(held, Tree(victim.pid, tree.start_ticks_of(victim.pid)))
     deadman.start()
+    while held.looks < 2:  # then it is about to wait
+        time.sleep(0.01)
+    time.sleep(0.05)
+    held.since_s = now_s()
     print(victim.pid, flush=True)
     sys.stdin.readline()  # in which it is stopped
     if sys.argv[1] == "never":
         victim.wait()
         print("dead", flush=True)
     else:
-        time.sleep(float(sys.argv[1]))
+        if sys.argv[1] == "told":
+            sys.stdin.readline()
+        else:
+            time.sleep(float(sys.argv[1]))
         held.ttl_s = 600
         time.sleep(1)
+        until_s = now_s() + 120
+        while len(sys.argv) > 2 and victim.poll() is None and tree.look(victim.pid).states[victim.pid] != sys.argv[2] and now_s() < until_s:
+            time.sleep(0.02)
         print("dead" if victim.poll() is not None or deadman.has_struck else tree.look(victim.pid).states[victim.pid], flush=True)
         deadman.close()
         deadman.join()
@@ -112,9 +129,12 @@ with subprocess.Popen(["sleep", "600"]) as victim:
 
 
 @contextlib.contextmanager
-def suspended(renews_after):
-    """Give a process that holds a lease of two seconds, and the PID of its workload; it goes on as soon as there is a line to read."""
-    with subprocess.Popen([sys.executable, "-c", SUSPENDED, renews_after], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+def suspended(renews_after, *comes_to):
+    """Give a process that holds a lease of two seconds, and the PID of its workload; it goes on as soon as there is a line to read.
+
+    It renews so many seconds later, or when it is `told` by another line; the workload may take a while until it `comes_to` a state.
+    """
+    with subprocess.Popen([sys.executable, "-c", SUSPENDED, renews_after, *comes_to], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
         victim = int(one.stdout.readline())
         one.send_signal(signal.SIGSTOP)
         one.stdin.write(b"go on\n")
@@ -131,20 +151,22 @@ def suspended(renews_after):
     ],
 )
 def test_suspended_it_waits_for_a_renewal(still_s, renews_after, expected):
-    with suspended(renews_after) as (one, _victim):
+    with suspended(renews_after, *(["S"] if expected == b"S\n" else [])) as (one, _victim):
         time.sleep(still_s)
         one.send_signal(signal.SIGCONT)
         assert one.stdout.readline() == expected
 
 
 def test_what_is_woken_later_is_stopped_until_the_renewal_and_goes_on_then():
-    with suspended("3") as (one, victim):
+    with suspended("told", "S") as (one, victim):
         os.kill(victim, signal.SIGSTOP)
         time.sleep(3.0)
         one.send_signal(signal.SIGCONT)
         time.sleep(1.0)
         os.kill(victim, signal.SIGCONT)
-        wait_until(lambda: tree.look(victim).is_stopped)
+        wait_for(lambda: tree.look(victim).is_stopped)
+        one.stdin.write(b"renew\n")
+        one.stdin.flush()
         assert one.stdout.readline() == b"S\n"
 
 
@@ -155,10 +177,3 @@ def test_what_somebody_else_has_stopped_stays_stopped():
         one.send_signal(signal.SIGCONT)
         assert one.stdout.readline() == b"T\n"
         os.kill(victim, signal.SIGKILL)
-
-
-def wait_until(is_so):
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)

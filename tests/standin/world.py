@@ -89,7 +89,9 @@ class Standin:
 
     def calls(self, operation: Operation | None = None) -> list[Call]:
         """Return what was called since `faults`."""
-        found = [Call(words[0], int(words[1]), int(words[2])) for words in map(str.split, (self.root / "calls").read_text().splitlines())]
+        text = (self.root / "calls").read_text()
+        whole = text[: text.rfind("\n") + 1].splitlines()  # the last line may be half written
+        found = [Call(words[0], int(words[1]), int(words[2])) for words in map(str.split, whole)]
         return [call for call in found if operation in (None, call.operation)]
 
     def _write(self, name: str, text: str) -> None:

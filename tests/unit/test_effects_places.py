@@ -251,8 +251,10 @@ def test_a_stopwatch_does_not_believe_a_jump():
 
 
 def test_the_thread_of_signs_of_life_ends_with_the_ledger(tmp_path):
+    others = set(threading.enumerate())  # of ledgers that other tests left, if any
+
     def beats() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name == "perdure-effects-beats"]
+        return [thread.name for thread in set(threading.enumerate()) - others if thread.name == "perdure-effects-beats"]
 
     with Ledger(tmp_path / "effects.db") as ledger:
         ledger.once("a", lambda: 1)

@@ -35,7 +35,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[http.server.ThreadingHTTPServer]:
+def server(monkeypatch) -> Iterator[http.server.ThreadingHTTPServer]:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")  # whatever proxy whoever runs the suite has
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         running.seen = []
         running.url = f"http://127.0.0.1:{running.server_port}/"
@@ -62,7 +64,7 @@ def test_a_requests_session(ledger, server):
 
 
 def test_an_httpx2_client(ledger, server):
-    with attach(httpx2.Client(), quoted=False) as client:
+    with attach(httpx2.Client(timeout=120), quoted=False) as client:
         ledger.once("pay-1", lambda: client.post(server.url).status_code)
         client.get(server.url)
         with pytest.raises(errors.UsageError, match="no step"):
@@ -72,7 +74,7 @@ def test_an_httpx2_client(ledger, server):
 
 def test_an_asynchronous_httpx2_client(ledger, server):
     async def main() -> None:
-        async with attach(httpx2.AsyncClient()) as client:
+        async with attach(httpx2.AsyncClient(timeout=120)) as client:
 
             async def pay() -> int:
                 return (await client.post(server.url)).status_code
@@ -85,8 +87,8 @@ def test_an_asynchronous_httpx2_client(ledger, server):
 
 def test_one_request_alone(ledger, server):
     ledger.once("pay-1", lambda: requests.post(server.url, auth=sign).status_code)
-    ledger.once("pay-2", lambda: httpx2.post(server.url, auth=sign).status_code)
-    ledger.once("pay-3", lambda: httpx2.post(server.url, headers=headers()).status_code)
+    ledger.once("pay-2", lambda: httpx2.post(server.url, auth=sign, timeout=120).status_code)
+    ledger.once("pay-3", lambda: httpx2.post(server.url, headers=headers(), timeout=120).status_code)
     ledger.once("pay-4", lambda: requests.post(server.url, headers={"Idempotency-Key": "own"}, auth=sign).status_code)
     assert [key for _, key, _ in server.seen] == [QUOTED, '"pay-2"', '"pay-3"', "own"]
 

@@ -94,7 +94,9 @@ def test_two_points_tell_no_line():
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
+    monkeypatch.setattr(ready, "_ANSWER_S", 120.0)
+
     class Handler(http.server.BaseHTTPRequestHandler):
         status = 200
 

@@ -150,7 +150,7 @@ def test_a_reader_waits_for_a_writer(tmp_path):
         writer.write(b'{"n":')
         writer.flush()
         child = in_child(lambda: os._exit(lines.read(tmp_path, "runs.jsonl").torn))
-        wait_for(lambda: any("->" in lock and f" {child} " in lock for lock in Path("/proc/locks").read_text().splitlines()), 10.0)
+        wait_for(lambda: any("->" in lock and f" {child} " in lock for lock in Path("/proc/locks").read_text().splitlines()), 120.0)
         writer.write(b"1}\n")
         writer.flush()
         fcntl.flock(writer, fcntl.LOCK_UN)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from children import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import Process, SlowBackend, World
@@ -240,9 +241,7 @@ def test_this_process_is_told_from_others():
     here = linux.owner("test")
     assert here.pid == os.getpid()
     assert linux.is_alive(here)
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
+    child = in_child(lambda: None)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     gone = msgspec.structs.replace(here, pid=child)
     assert linux.is_alive(gone) is False  # a zombie

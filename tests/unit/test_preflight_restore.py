@@ -47,7 +47,9 @@ class TestBuildId:
         if shutil.which("readelf") is None:
             pytest.skip("no readelf")
         program = os.path.realpath(shutil.which("cat"))
-        said = subprocess.run(["readelf", "-n", program], capture_output=True, text=True, check=True).stdout
+        # In English, whatever language whoever runs the suite has.
+        environment = os.environ | {"LC_ALL": "C"}
+        said = subprocess.run(["readelf", "-n", program], capture_output=True, text=True, check=True, env=environment).stdout
         expected = said.partition("Build ID: ")[2].split()[0]
         assert buildid.of_path(program) == expected
 

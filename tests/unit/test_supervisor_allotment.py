@@ -154,8 +154,10 @@ def test_a_job_that_would_not_come_back_is_not_told_of_a_preemption(hear):
 def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_asked_again(hear):
     scheduler, answers = Answering(running(100), AWAY, AWAY, running(100)), []
     heard = hear(scheduler, end_ns=100)
+    scheduler.poll_s = 3600.0  # so that the second answer is for who asks here
     heard.allotment.start()
     heard.until(lambda: scheduler.asked == 1 and not heard.allotment.is_busy)
+    scheduler.poll_s = 0.01
     heard.allotment.look(answers.append)
     heard.until(lambda: answers)
     heard.until(lambda: scheduler.asked > 4)

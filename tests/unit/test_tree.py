@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from supervised import wait_for
 
 from perdure import errors
 from perdure.checkpoint import alive, streams, tree
@@ -58,22 +59,14 @@ def test_what_is_stopped_goes_on_but_for_what_is_to_be_left(running):
     root, _ = running
     tree.stop(root)
     living = [each.pid for each in tree.members(root) if not each.is_dead]
-    for pid in living[1:]:
+    for pid in living:
         # A stop is carried out by the process itself, a moment later.
-        _wait_for(lambda pid=pid: tree.look(pid).is_stopped)
+        wait_for(lambda pid=pid: tree.look(pid).is_stopped, 120, "for a stop")
     left = living[-1]
     assert sorted(tree.resume(root, leave=frozenset({left}))) == sorted(living[:-1])
-    _wait_for(lambda: not tree.look(root.pid).is_stopped)
+    wait_for(lambda: not tree.look(root.pid).is_stopped, 120, "for the root to go on")
     assert tree.look(left).is_stopped
     assert tree.resume(root) == (left,)
-
-
-def _wait_for(holds) -> None:
-    for _ in range(1000):
-        if holds():
-            return
-        select.select([], [], [], 0.01)
-    raise AssertionError
 
 
 def test_another_process_of_the_same_number_is_not_the_tree(running):
@@ -100,7 +93,7 @@ def test_an_end_is_seen_and_reaped_once():
         try:
             assert tree.reap(root, wait=False) is None
             os.write(write, b"\n")
-            assert select.select([ended], [], [], 20)[0]
+            assert select.select([ended], [], [], 120)[0]
             assert not tree.is_alive(root)
             assert tree.reap(root, wait=False) == expected
             with pytest.raises(errors.ProcessGone):
@@ -117,7 +110,7 @@ def test_streams_are_told_apart_and_given_anew(tmp_path: Path):
         with (
             open(tmp_path / "input") as source,
             subprocess.Popen(
-                [sys.executable, "-S", "-c", "import sys; sys.stderr.read(1)"],
+                [sys.executable, "-S", "-c", "import os; os.read(2, 1)"],
                 stdin=source,
                 stdout=subprocess.PIPE,
                 stderr=slave,
