@@ -82,6 +82,20 @@ def test_what_goes_wrong_at_the_freeze_ends_the_dump_and_nothing_else(beating: W
     assert_runs_on(beating)
 
 
+def test_a_dump_that_fails_when_all_is_told_to_stop_lets_the_tree_run_on(beating: Workload, monkeypatch: pytest.MonkeyPatch):
+    stop = tree.stop
+
+    def stop_and_fail(root: tree.Tree) -> None:
+        stop(root)
+        raise errors.CheckpointFailed("no more")
+
+    monkeypatch.setattr(tree, "stop", stop_and_fail)
+    for _ in range(3):
+        with pytest.raises(errors.CheckpointFailed, match="no more"):
+            beating.dump(leave="stopped")
+        assert_runs_on(beating)
+
+
 def test_a_dump_that_is_cancelled_lets_the_tree_run_on(beating: Workload, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "GRACE_S", WAIT_S)  # to give up takes moments, and more of them on a busy machine
     staging = beating.folder / "cancelled"

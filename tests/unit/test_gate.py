@@ -81,10 +81,12 @@ def test_a_forked_child_holds_nothing_of_its_parents(epoch_file: Path, monkeypat
     os.close(begin)
     assert os.read(begun, 1) == b"x"
     theirs.leave("step")
-    with ours.shut(epoch_file) as is_shut:
-        assert is_shut
-    os.write(wake, b"x")
-    assert exit_status(child) == 0
+    try:
+        with ours.shut(epoch_file) as is_shut:
+            assert is_shut
+    finally:
+        os.write(wake, b"x")
+        assert exit_status(child) == 0
     for descriptor in (woken, wake, begun):
         os.close(descriptor)
 

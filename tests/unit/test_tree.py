@@ -13,6 +13,7 @@ import pytest
 from supervised import wait_for
 
 from perdure import errors
+from perdure.base.proc import process
 from perdure.checkpoint import alive, streams, tree
 from perdure.checkpoint.tree import Process, Tree
 
@@ -67,6 +68,31 @@ def test_what_is_stopped_goes_on_but_for_what_is_to_be_left(running):
     wait_for(lambda: not tree.look(root.pid).is_stopped, 120, "for the root to go on")
     assert tree.look(left).is_stopped
     assert tree.resume(root) == (left,)
+
+
+WAITS_IN_THE_KERNEL = """
+import os, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+print("goes on", flush=True)
+"""
+"""Waits, while it starts a program, until somebody opens the other end of a named pipe: no signal reaches it meanwhile."""
+
+
+def test_a_stop_that_has_not_come_to_its_process_yet_is_undone_too(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen([sys.executable, "-S", "-c", WAITS_IN_THE_KERNEL, pipe], stdout=subprocess.PIPE) as waiting:
+        try:
+            root = Tree(waiting.pid, tree.start_ticks_of(waiting.pid))
+            wait_for(lambda: process.children(root.pid) and process.stat(root.pid).state == "D", 120, "for it to wait in the kernel")
+            stopped = tree.stop_running(root)
+            assert root.pid in stopped
+            tree.resume(root, only=stopped)
+            os.close(os.open(pipe, os.O_WRONLY))
+            assert select.select([waiting.stdout], [], [], 120)[0]
+            assert waiting.stdout.read() == b"goes on\n"
+        finally:
+            waiting.kill()
 
 
 def test_another_process_of_the_same_number_is_not_the_tree(running):

@@ -158,6 +158,7 @@ class _Attempts:
         self._begun = begun
         self._facts: tuple[ProcessFact, ...] = ()
         self._stopped: frozenset[int] = frozenset()
+        self._has_stopped = False
         self._hook_s = 0.0
 
     def make_patiently(self, tcp: tuple[str, ...], ghosts: str) -> Dumped:
@@ -239,6 +240,9 @@ class _Attempts:
             return result, told
         if self._stays_stopped_by_criu():
             let_go_on(self._root, result.run_id)
+        if self._has_stopped:
+            with contextlib.suppress(errors.ProcessGone):
+                tree.resume(self._root, only=frozenset(tree.pids(self._root)) - aftermath.held_before(before))
         aftermath.settle(self._root, before, result, exits)
         if problem is not None:
             raise problem
@@ -261,6 +265,7 @@ class _Attempts:
         links.keep(self._images, self._options.owner)
         self._at_freeze()
         if self._options.leave == "stopped":
+            self._has_stopped = True
             tree.stop(self._root)
         self._hook_s = time.monotonic() - began
 

@@ -217,17 +217,18 @@ def stop_running(tree: Tree) -> frozenset[int]:
 
 
 def resume(tree: Tree, *, leave: frozenset[int] = frozenset(), only: frozenset[int] | None = None) -> tuple[int, ...]:
-    """Let every stopped process of the tree go on, but for the PIDs in `leave`, or of those in `only`; returns those that were stopped.
+    """Let every stopped process of the tree go on, but for the PIDs in `leave`; returns those that were stopped.
+
+    With `only`, these alone: they were stopped by the caller, and are sent on however they look, since a stop may still be on its way to one
+    that waits in the kernel or has no processor.
 
     Raises `errors.ProcessGone` when the root is gone.
     """
-    stopped = tuple(
-        found.pid for found in members(tree) if found.is_stopped and found.pid not in leave and (only is None or found.pid in only)
-    )
+    chosen = [found for found in members(tree) if (found.is_stopped and found.pid not in leave if only is None else found.pid in only)]
     # Children first: a shell that sees its child go on has not missed that it stopped.
-    for pid in reversed(stopped):
-        _signal(pid, signal.SIGCONT)
-    return stopped
+    for found in reversed(chosen):
+        _signal(found.pid, signal.SIGCONT)
+    return tuple(found.pid for found in chosen if found.is_stopped)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
