@@ -219,8 +219,8 @@ def stop_running(tree: Tree) -> frozenset[int]:
 def resume(tree: Tree, *, leave: frozenset[int] = frozenset(), only: frozenset[int] | None = None) -> tuple[int, ...]:
     """Let every stopped process of the tree go on, but for the PIDs in `leave`; returns those that were stopped.
 
-    With `only`, these alone: they were stopped by the caller, and are sent on however they look, since a stop may still be on its way to one
-    that waits in the kernel or has no processor.
+    With `only`, these alone: they were stopped by the caller, and are sent on however they look, since a stop may still be on its way to
+    one that waits in the kernel or has no processor.
 
     Raises `errors.ProcessGone` when the root is gone.
     """
