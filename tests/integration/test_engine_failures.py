@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -234,7 +235,7 @@ def test_a_dump_waits_for_another_one_in_the_same_folder(beating: Workload):
 
 
 def test_a_folder_that_a_killed_dump_left_is_named(beating: Workload, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dump, "_TURN_S", (0.0, 0.01))
+    monkeypatch.setattr(dump, "_PATIENCE_S", 0.5)
     (beating.folder / "proc.crtools").mkdir()
     with pytest.raises(errors.CheckpointFailed, match=r"holds the folder proc\.crtools"):
         beating.dump()
@@ -347,6 +348,56 @@ def test_semaphores_with_two_names_are_one_again(tmp_path: Path, criu, rebooted:
         finally:
             for path in semaphores:
                 path.unlink(missing_ok=True)
+
+
+def test_two_whose_links_have_one_name_are_saved_and_brought_back_at_the_same_instant(tmp_path: Path, criu):
+    with alone_with_links(), contextlib.ExitStack() as stack:
+        first, second = (
+            stack.enter_context(Workload.python(folder, SEMAPHORES, criu=criu)) for folder in _folders(tmp_path, "one", "other")
+        )
+        for workload in (first, second):
+            workload.wait_for("beat 5\n")
+        options = dump.DumpOptions(expected_bytes=1 << 26)
+        is_frozen = threading.Event()
+
+        def stand_still() -> None:
+            is_frozen.set()
+            time.sleep(1)
+
+        (first.folder / "slow").mkdir()
+        (second.folder / "quick").mkdir()
+        with ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(dump.dump, first.tree, first.folder / "slow", options, stand_still, criu)
+            assert is_frozen.wait(WAIT_S)
+            quick = dump.dump(second.tree, second.folder / "quick", options, lambda: None, criu)
+            assert slow.result(WAIT_S).memory_bytes
+        assert_runs_on(first)
+        listed = msgspec.json.decode((quick.images / links.FILE).read_bytes(), type=tuple[links.Link, ...])
+        try:
+            dumped = second.dump()
+            second.end()
+            taken = Path(listed[0].path)
+            taken.write_text("of another that is saved or brought back")
+            threading.Timer(0.5, taken.unlink).start()
+            second.output = b""
+            second.restore(dumped)
+            second.wait_for(f"beat {_last_beat_after(second)}\n")
+        finally:
+            for link in listed:
+                for name in link.names:
+                    (Path(link.path).parent / name).unlink(missing_ok=True)
+
+
+def _folders(parent: Path, *names: str) -> list[Path]:
+    for name in names:
+        (parent / name).mkdir()
+    return [parent / name for name in names]
+
+
+def _last_beat_after(workload: Workload) -> int:
+    """Return a beat that is still to come."""
+    workload.wait_for("\n")
+    return _last_beat(workload) + 20
 
 
 def test_a_restore_that_fails_says_why_and_leaves_nothing(tmp_path: Path, criu):

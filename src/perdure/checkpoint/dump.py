@@ -41,9 +41,11 @@ _SLOWEST_BYTES_S = 20e6
 """Images are never written slower than this for long, not even to a busy network disk: the time allowed is generous, since running out
 of it loses a checkpoint, and what hangs for good hangs in the first minute."""
 
-_TURNS = 10
+_OF_OTHERS = frozenset({"process-directory-taken", "file-link-remap-stale"})
+"""What CRIU fails of where another workload is saved, or brought back, at the same instant: both have a folder or a link of one name."""
+_PATIENCE_S = 20.0
 _TURN_S = (0.02, 0.3)
-"""Pauses: workloads of one folder may all be saved at the same instant, and each holds it for some milliseconds."""
+"""Pauses. All workloads of a node may be saved at once; the folder is held for milliseconds, a link for as long as a tree is frozen."""
 
 _TERSE, _VERBOSE = 2, 4
 """How much CRIU says. It writes its log while the tasks stand still, so that saying all lengthens the stop. What fails is said at
@@ -100,7 +102,7 @@ def dump(
 
     `at_freeze` is called in this thread while all tasks stand still and the images are whole; what it raises ends the dump and is raised
     again. `begun` is told of each CRIU that was started, whose `cancel` may be called from another thread. A dump that fails for want of
-    an option that is safe to give is tried once more with it, and one that meets another dump in its working directory a few times.
+    an option that is safe to give is tried once more with it, and one that another workload's is in the way of for some seconds.
 
     Raises `errors.CheckpointFailed` with CRIU's reason, `errors.CheckpointRefused` for a user's tree that has other rights than the user,
     `errors.WorkloadLost`, `errors.ProcessGone` when the tree has ended.
@@ -162,15 +164,16 @@ class _Attempts:
         self._hook_s = 0.0
 
     def make_patiently(self, tcp: tuple[str, ...], ghosts: str) -> Dumped:
-        """Make one; where another dump holds the folder that CRIU makes in the first process's working directory, a little later."""
-        for _ in range(_TURNS):
+        """Make one; where another workload's is in the way, a little later."""
+        end_s = time.monotonic() + _PATIENCE_S
+        while True:
             try:
                 return self.make(tcp, ghosts)
             except _Refused as refused:
-                if refused.result.explanation is None or refused.result.explanation.code != "process-directory-taken":
+                explanation = refused.result.explanation
+                if explanation is None or explanation.code not in _OF_OTHERS or time.monotonic() > end_s:
                     raise
             time.sleep(random.uniform(*_TURN_S))  # noqa: S311 - no secret
-        return self.make(tcp, ghosts)
 
     def make(self, tcp: tuple[str, ...], ghosts: str) -> Dumped:
         for folder in (self._images, self._work):

@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ _CONTENT = "perdure-link-"
 _PREFIX = "link_remap."
 _MAX_BYTES = 16 << 20
 _IN_MEMORY = ("tmpfs", "ramfs")
+_PATIENCE_S = 20.0
+_PAUSE_S = 0.1
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -89,7 +92,7 @@ def put_back(images: Path, owner: Owner | None = None) -> tuple[Link, ...]:
     try:
         with acting.as_owner(owner):
             for link in links:
-                _put_back(link, images)
+                _put_back_patiently(link, images)
                 made.append(link)
     except BaseException:
         remove(tuple(made), owner)
@@ -117,6 +120,20 @@ def _listed(images: Path) -> tuple[Link, ...]:
             raise errors.InputFormat(f"the checkpoint's list of links cannot be read: {error}") from error
 
 
+def _put_back_patiently(link: Link, images: Path) -> None:
+    """Make a link; where another workload, that is saved or brought back at this instant, has one of its name, a little later."""
+    end_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            _put_back(link, images)
+        except FileExistsError:
+            if time.monotonic() > end_s:
+                raise errors.RestoreFailed(f"another file lies at {link.path} or beside it", hint="try again, or remove it") from None
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
 def _put_back(link: Link, images: Path) -> None:
     name = os.path.basename(link.path)
     if not _is_sound(link):
@@ -133,7 +150,7 @@ def _put_back(link: Link, images: Path) -> None:
                 if other != living and not _is_same(root, living, other):
                     os.link(living, other, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
     except FileExistsError:
-        raise errors.RestoreFailed(f"another file lies at {link.path} or beside it", hint="try again, or remove it") from None
+        raise
     except OSError as error:
         raise errors.RestoreFailed(f"cannot bring back {link.path}: {error.strerror}", hint="see perdure check --restore") from error
 

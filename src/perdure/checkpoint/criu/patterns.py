@@ -221,8 +221,8 @@ _FILES = (
     Pattern(
         r"Can't link remap to (?P<path>.+?): File exists",
         "file-link-remap-stale",
-        "an earlier checkpoint left its link for {path} behind",
-        "remove link_remap.* beside it",
+        "another checkpoint has its link for {path}, or an earlier one left it behind",
+        "try again; when nothing else is saved or brought back, remove link_remap.* beside it",
     ),
     Pattern(
         r"Can't lookup mount=\d+ for fd=(?P<fd>-?\d+) path=(?P<path>.+)",
