@@ -188,6 +188,13 @@ Error (criu/cr-dump.c:1975): Dumping FAILED.
         "process-stopped-meanwhile",
         {"pid": 21361},
     ),
+    "stopped and told late": (
+        """Error (criu/parasite-syscall.c:87): si_code=5 si_pid=5951 si_status=0
+pie: 20000: Sent only -32 bytes while 12 expected
+""",
+        "process-stopped-meanwhile",
+        {"pid": 5951},
+    ),
     "let go on in its own code": (
         """Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted
 Error (criu/parasite-syscall.c:87): si_code=6 si_pid=3165 si_status=18

@@ -246,8 +246,10 @@ class Keeper:
     def _tell_of_rest(self, manifest: Manifest) -> None:
         """Say once that the workload stands still: whether it waits or hangs, a person knows."""
         if manifest.stood_still and not self._is_resting:
+            stopped = [f"{fact.command} ({fact.host_pid})" for fact in manifest.processes if fact.stopped]
+            why = f"{', '.join(stopped)} stopped (kill -CONT lets it go on)" if stopped else "it waits for something, or hangs"
             self._voice.say(
-                f"{self._life.name} has not run since the checkpoint before {manifest.id}: it waits for something, or hangs; "
+                f"{self._life.name} has not run since the checkpoint before {manifest.id}: {why}; "
                 "what was saved before that is kept beside the newest"
             )
         self._is_resting = bool(manifest.stood_still)

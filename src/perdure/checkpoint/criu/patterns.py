@@ -158,7 +158,8 @@ _PROCESS = (
         for regex in (
             r"(?P<pid>\d+) was stopped by (?:19|20|21|22) unexpectedly",
             r"Unexpected (?P<pid>\d+) task interruption",
-            r"si_pid=(?P<pid>\d+) si_status=(?:18|19|20|21|22)\b",
+            r"si_code=[56] si_pid=(?P<pid>\d+)",  # told as a child that stopped, or goes on
+            r"si_code=4 si_pid=(?P<pid>\d+) si_status=(?:18|19|20|21|22)\b",
             r"Task (?P<pid>\d+) is in unexpected state: [0-9a-f]*7f\b",
         )
     ),
