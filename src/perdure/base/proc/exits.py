@@ -21,8 +21,8 @@ _GET_INFO = 0xC040FF0B
 _EXIT = 1 << 3
 _EXIT_CODE_OFFSET = 60
 _INFO = struct.Struct("<Q56x")
-_MOST = 1000
-"""Descriptors are few: of a larger tree the first ones are watched."""
+_MOST = 256
+"""Descriptors are few, and others need some meanwhile: of a larger tree the first ones are watched."""
 
 
 class Exits:
