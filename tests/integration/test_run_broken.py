@@ -110,3 +110,45 @@ def told_of_the_reaped() -> bool:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         return exits.killed_by({signal.SIGKILL}) == (child,)
+
+
+STOPPING = """
+import contextlib, os, signal, sys
+from perdure.__main__ import main
+from perdure.base.proc import process
+from perdure.checkpoint import dump
+
+make = dump._Attempts.make
+
+
+def stop_and_make(self, *options):
+    if os.path.exists("stop"):
+        first = process.children(self._root.pid)[0]
+        os.kill(first, signal.SIGSTOP)
+        while not process.stat(first).is_stopped:
+            pass
+    return make(self, *options)
+
+
+dump._Attempts.make = stop_and_make
+sys.exit(main(sys.argv[1:]))
+"""
+"""A supervisor whose workload is told to stop, in part, between the look at it and the freeze, when there is a file `stop`."""
+
+
+def test_what_is_being_stopped_when_it_is_saved_by_the_clock_takes_no_good_checkpoints_place(site):
+    run = (*RUN[:3], "--every", "1s", "--events", "events", *RUN[5:])
+    process = site.start(*run, by=STOPPING)
+    wait_for(lambda: site.manifests("a"), LIMIT_S)
+    (site.work / "stop").touch()
+    wait_for(lambda: b"it was being stopped at that moment: python3" in (site.work / "events").read_bytes(), LIMIT_S)
+    newest = site.manifests("a")[-1]
+    (site.work / "stop").unlink()
+    site.kill_all(process)
+    again = site.start(*run)
+    said = again.stderr.readline() + again.stderr.readline() + again.stderr.readline()
+    assert f"goes on from a@{int(newest[:8])}.{int(newest[9:])}".encode() in said, said
+    length = len(site.log("a"))
+    wait_for(lambda: len(site.log("a")) > length, LIMIT_S)
+    assert site.run("stop", "a").returncode == 0
+    again.communicate(timeout=LIMIT_S)

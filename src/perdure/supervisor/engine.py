@@ -109,6 +109,8 @@ class Dumping:
         # One that was taken over outlives us: CRIU then undoes by itself what it did.
         criu = calls.mortal(life.criu) if life.own_namespace else life.criu
         dumped = self._dump(folder, options, criu)
+        if self._due.trigger is Trigger.INTERVAL:
+            self._readiness.require_still(dumped.processes)
         try:
             return self._dumped(dumped, folder, findings, self._describe(dumped, facts, files, created_ns))
         except BaseException:

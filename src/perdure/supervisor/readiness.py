@@ -5,11 +5,15 @@ Whoever asks for a checkpoint gets one all the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perdure import errors
 from perdure.checkpoint import probes, tree
-from perdure.checkpoint.tree import Tree
+from perdure.model.checkpoint import ProcessFact
 from perdure.supervisor import probing
 from perdure.supervisor.life import Life
+
+_HINT = "kill -CONT lets it go on; perdure checkpoint saves it all the same"
 
 
 class Readiness:
@@ -19,6 +23,8 @@ class Readiness:
         self._life = life
         self._running: probes.Running | None = None
         self._is_given_up = False
+        self._stopped = frozenset[int]()
+        """Those that somebody had stopped when it was looked at."""
         self.was_given_up = False
         """Nobody knows whether it works: the probe was not waited for."""
 
@@ -27,14 +33,26 @@ class Readiness:
 
         Also when it was given up, which `was_given_up` tells.
         """
-        if _is_stopped(self._life.tree):
+        found = tree.members(self._life.tree)
+        self._stopped = frozenset(each.pid for each in found if each.is_stopped)
+        below = [each for each in found[1:] if not each.is_dead]
+        if below and all(each.is_stopped for each in below):
             # Whoever stopped it, or hangs so, would be brought back stopped; and the good checkpoints before would make room for it.
-            raise errors.CheckpointLater(
-                "every process of it is stopped", hint="kill -CONT lets it go on; perdure checkpoint saves it all the same"
-            )
+            raise errors.CheckpointLater("every process of it is stopped", hint=_HINT)
         if not self._has_passed():
             self.was_given_up = True
             raise errors.CheckpointLater("it makes way for what was asked for", hint="see perdure ps")
+
+    def require_still(self, saved: Sequence[ProcessFact]) -> None:
+        """Raise `errors.CheckpointLater` when some of the processes that were `saved` had been stopped since `require`.
+
+        Somebody was stopping the workload just then: it would be brought back stopped, perhaps in part, and nobody would know to let it go
+        on.
+        """
+        stopped = [fact for fact in saved if fact.stopped and fact.host_pid not in self._stopped]
+        if stopped:
+            names = ", ".join(f"{fact.command} ({fact.host_pid})" for fact in stopped)
+            raise errors.CheckpointLater(f"it was being stopped at that moment: {names}", hint=_HINT)
 
     def give_up(self) -> None:
         """Wait for the probe no longer, from another thread: it may take long. Without effect once it has ended."""
@@ -60,9 +78,3 @@ class Readiness:
             raise errors.CheckpointLater(
                 f"{error}: it does not work, and could not be brought back so", hint="perdure checkpoint saves it all the same"
             ) from error
-
-
-def _is_stopped(root: Tree) -> bool:
-    """Tell whether every process below the init is stopped by a signal."""
-    found = [each for each in tree.members(root)[1:] if not each.is_dead]
-    return bool(found) and all(each.is_stopped for each in found)
