@@ -245,7 +245,7 @@ def evaluate(cluster, there: folders.Folder) -> tuple[list[Run], report.Report]:
 def test_both_arms_and_a_harness_that_was_killed(cluster):
     # Perdure looks every fifth of the grace: that long there has to be work left after the preemption. In 22.05 a job that ends within its
     # grace has ended, where later ones put it into the queue again: there it has to outlast the grace in the other arm, too.
-    there = begin(cluster, '["kill", "preemption"]', "[30, 50]", steps=320 if cluster.shape.version == "22.05" else 100)
+    there = begin(cluster, '["kill", "preemption"]', "[30, 50]", steps=320 if cluster.shape.version == "22.05" else 120)
     with started(cluster, "eval", "baseline", "--no-faults") as harness:
         wait_until(lambda: jobs(cluster), "no job of the baseline", timeout_s=300)
         cluster.head("sh", "-c", "kill -9 $(cat /home/alice/pid)")
