@@ -190,7 +190,7 @@ class Program:
                 raise CaseFailed(f"{self.name} ended with status {self.process.returncode}: {self.said()}")
             self.place.require_time()
             if time.monotonic() > end_s:
-                raise CaseFailed(f"waited {limit_s:.0f} s in vain for {self.name} {what}: {self.said()}")
+                raise CaseFailed(f"waited {limit_s:.0f} s in vain for {self.name} {what}: {self.said()}; {self._standing()}")
             time.sleep(0.01)
 
     def said(self) -> str:
@@ -198,6 +198,16 @@ class Program:
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "err").read_text("utf-8", "replace")[-800:].strip()
         return ""
+
+    def _standing(self) -> str:
+        """Return how each of its processes stands: its state, and where in the kernel it waits."""
+        told = []
+        for pid in _descendants(self.process.pid if self.process is not None else 0):
+            with contextlib.suppress(OSError):
+                _, _, rest = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")
+                names = [Path(f"/proc/{pid}/{what}").read_text("utf-8", "replace").strip() for what in ("comm", "wchan")]
+                told.append(f"{pid} {names[0]} {rest.split()[0]} {names[1]}")
+        return f"its processes: {', '.join(told) or 'none'}"
 
     def kill(self) -> None:
         """Kill it with all that it started, as a node that fails would, and wait until all is gone."""
