@@ -34,6 +34,19 @@ sys.exit(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
 """
 """Prints numbered lines: ARGV = how many, seconds between two, exit status."""
 
+COUNT_FOR_ANOTHER = """
+import multiprocessing, os, sys, time
+
+def count(lock, queue):
+    number = 0
+    while True:
+        with lock:
+            number += 1
+        queue.put(number)
+        time.sleep(0.01)
+"""
+"""The beginning of a program of multiprocessing: what its child does."""
+
 
 def lines(count: int) -> bytes:
     """What `COUNT` writes when nothing disturbs it."""

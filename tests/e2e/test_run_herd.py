@@ -6,21 +6,12 @@ import signal
 import subprocess
 
 import pytest
-from supervised import LIMIT_S, Site, wait_for
+from supervised import COUNT_FOR_ANOTHER, LIMIT_S, Site, wait_for
 
 pytestmark = [pytest.mark.criu, pytest.mark.timeout(1800)]
 
 MANY, ROUNDS = 6, 3
 COUNT = """
-import multiprocessing, os, sys
-
-def count(lock, queue):
-    number = 0
-    while True:
-        with lock:
-            number += 1
-        queue.put(number)
-
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[2])
     lock, queue = context.Lock(), context.Queue(8)
@@ -42,7 +33,7 @@ def counted(site: Site, number: int) -> list[str]:
 
 
 def test_all_workloads_of_a_folder_are_saved_at_once_and_brought_back_at_once(site):
-    (site.work / "herd.py").write_text(COUNT)
+    (site.work / "herd.py").write_text(COUNT_FOR_ANOTHER + COUNT)
     for round_ in range(ROUNDS):
         before = [len(counted(site, number)) for number in range(MANY)]
         running = []

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from engine import WAIT_S, Workload, alone_with_links, working_criu
-from supervised import wait_for
+from supervised import COUNT_FOR_ANOTHER, wait_for
 
 from perdure import errors
 from perdure.base.proc import process
@@ -293,17 +293,7 @@ def test_a_stale_link_of_a_killed_dump_is_swept_and_others_are_not(tmp_path: Pat
         assert (tmp_path / "file.other").read_text() == "content"
 
 
-SEMAPHORES = """
-import multiprocessing, os, sys, time
-
-def count(lock, queue):
-    number = 0
-    while True:
-        with lock:
-            number += 1
-        queue.put(number)
-        time.sleep(0.01)
-
+SEMAPHORES = f"""{COUNT_FOR_ANOTHER}
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     lock, queue = context.Lock(), context.Queue()

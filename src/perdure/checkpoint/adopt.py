@@ -125,7 +125,7 @@ def bring_back(images: Path, work: Path, options: RestoreOptions, criu: Criu) ->
     except errors.ProcessGone as error:
         raise errors.RestoreFailed(
             "it ended by itself before it had been given a namespace of its own: it was saved moments before its end",
-            hint="what it was to do is done; or restore an older checkpoint: perdure restore NAME --from ID",
+            hint="it ran to its end: see what it wrote; or go back to an older checkpoint: perdure restore NAME --from ID",
         ) from error
     finally:
         tree.kill(first)

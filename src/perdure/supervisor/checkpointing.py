@@ -33,9 +33,9 @@ from perdure.supervisor.saving import Saving
 from perdure.supervisor.triggers import Due
 
 _STORE_PAUSES_S = (2.0, 10.0, 30.0, 60.0)
+"""Before storing again what is the only copy: the workload is gone, or cannot run on, and a store may be away for a minute."""
 _DOUBTFUL_S = 2.0
 """So long after a dump that failed the end of a workload may be its doing."""
-"""Before storing again what is the only copy: the workload is gone, or cannot run on, and a store may be away for a minute."""
 
 
 class Done(msgspec.Struct, frozen=True):
