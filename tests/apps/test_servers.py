@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from apps.harness import DEADLINE_S, Managed
+from criu_tree import wait_until
 from postgres import programs
 
 pytestmark = [pytest.mark.criu]
@@ -160,7 +161,9 @@ def test_nginx(folder: Path) -> None:
         server.start()
         _wait_port(port)
         assert get() == b"still here\n", server.said()
-        # _wait_port leaves no line; one request before the checkpoint, one after the restore.
-        assert (folder / "access.log").read_text().count("GET /page.txt") == 2
+        # _wait_port leaves no line; one request before the checkpoint, one after the restore. A line is written once its answer is sent.
+        log = folder / "access.log"
+        wait_until(lambda: log.read_text().count("GET /page.txt") >= 2)
+        assert log.read_text().count("GET /page.txt") == 2
     finally:
         server.close()

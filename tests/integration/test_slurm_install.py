@@ -174,7 +174,7 @@ def test_a_line_that_is_there_already_is_left_to_whoever_put_it_there(tmp_path):
 
     def work() -> None:
         line = checks.line(SITE.prefix)
-        for shared in (Path("/etc/slurm/plugstack.conf"), Path("/etc/slurm/plugstack.conf.d/perdure.conf")):
+        for shared in (Path("/etc/slurm/plugstack.conf"), Path("/etc/slurm/plugstack.conf.d/zzz-perdure.conf")):
             Path("/etc/slurm/plugstack.conf.d").mkdir(exist_ok=True)
             Path("/etc/slurm/plugstack.conf").write_text("include plugstack.conf.d/*\n")
             shared.write_text(shared.read_text() + line if shared.exists() else line)
@@ -350,7 +350,7 @@ def test_what_others_have_there_is_never_written_over(tmp_path):
         # With --replace it is put aside. The admin's policy is taken as it is, another's command stays, a line is added to another's list.
         install.place(msgspec.structs.replace(SITE, replace=True), small, node)
         assert Path("/etc/perdure/config.toml.perdure-old").read_text() == 'store = "/elsewhere"\n'
-        assert Path("/etc/perdure/config.toml").read_bytes() == SITE.config
+        assert Path("/etc/perdure/config.toml").read_bytes() == SITE.config()
         assert policy.parse_shim(Path(policy.SHIM_FILE).read_bytes()).opt_in.users == ("alice",)
         assert os.readlink("/usr/local/bin/perdure") == "/bin/true"
         assert Path("/etc/slurm/plugstack.conf").read_text().splitlines()[0] == "required site.so"

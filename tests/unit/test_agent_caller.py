@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
+from criu_tree import wait_until
 
 from perdure import errors
 from perdure.agent import caller, surroundings
+from perdure.base.proc import process as process_facts
 
 _CONNECT = """
 import os, socket, sys
 uid, groups = int(sys.argv[2]), [int(word) for word in sys.argv[3].split(",") if word]
+exec(sys.argv[4])
 if os.geteuid() == 0:
     os.setgroups(groups); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(sys.argv[1])
+if len(sys.argv) > 5:
+    connection.set_inheritable(True)
+    os.execv(sys.argv[5], sys.argv[5:])
 sys.stdin.read()
 """
 
@@ -32,10 +40,12 @@ def listener():
         yield made
 
 
-def connect(listener: socket.socket, uid: int, groups: str = "") -> tuple[subprocess.Popen[bytes], socket.socket]:
+def connect(
+    listener: socket.socket, uid: int, groups: str = "", *, first: str = "", becomes: tuple[str, ...] = ()
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     name = listener.getsockname().decode()
     program = _CONNECT.replace("sys.argv[1]", repr(name))
-    process = subprocess.Popen([sys.executable, "-c", program, "-", str(uid), groups], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", program, "-", str(uid), groups, first, *becomes], stdin=subprocess.PIPE)
     return process, listener.accept()[0]
 
 
@@ -76,3 +86,56 @@ def test_a_caller_that_has_ended_is_not_taken_for_another(listener):
         for found in (before, after):
             if found.pidfd is not None:
                 os.close(found.pidfd)
+
+
+@needs_root
+def test_one_that_has_become_a_program_with_more_rights_than_its_user_is_refused(listener):
+    # As sudo does at its prompt: it has raised its own limits, and the connection is still the user's. Not below pytest's folder, which
+    # is root's alone.
+    with tempfile.TemporaryDirectory(prefix="perdure-test-") as folder:
+        os.chmod(folder, 0o755)
+        if os.statvfs(folder).f_flag & os.ST_NOSUID:
+            pytest.skip("temporary files may not be set-uid here")
+        program = shutil.copy("/bin/cat", folder)
+        os.chmod(program, 0o4755)
+        process, connection = connect(listener, 20001, becomes=(program,))
+        with connection:
+            found = caller.identify(connection)
+            assert found.pidfd is not None
+            assert wait_until(lambda: process_facts.status(found.pid).uids[1] == 0)
+            with pytest.raises(errors.Unsupported, match="other rights than its user"):
+                surroundings.of(found)
+            os.close(found.pidfd)
+    process.stdin.close()
+    process.wait(timeout=120)
+
+
+@needs_root
+def test_one_that_may_never_have_a_right_which_its_workload_could_get_is_refused(listener):
+    drop = "import ctypes; PR_CAPBSET_DROP, CAP_NET_RAW = 24, 13; assert not ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_NET_RAW, 0, 0, 0)"
+    process, connection = connect(listener, 20001, first=drop)
+    with connection:
+        found = caller.identify(connection)
+        assert found.pidfd is not None
+        with pytest.raises(errors.Unsupported, match="bounding set"):
+            surroundings.of(found)
+        os.close(found.pidfd)
+    process.stdin.close()
+    process.wait(timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("label", "free"),
+    [
+        ("", True),
+        ("unconfined", True),
+        ("/usr/bin/man (complain)", True),
+        ("/usr/bin/man (enforce)", False),
+        ("chrome (unconfined)", True),
+        ("unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023", True),
+        ("user_u:user_r:user_t:s0", False),
+        ("system_u:system_r:container_t:s0:c1,c2", False),
+    ],
+)
+def test_what_a_security_module_calls_unconfined(label, free):
+    assert surroundings._is_free(label) is free

@@ -153,7 +153,7 @@ def controller(monkeypatch):
         there.asked += 1
         if there.asked <= there.away:
             raise errors.SchedulerUnavailable("no answer", hint="see scontrol ping")
-        return SimpleNamespace(partition="main", restarts=1, may_requeue=True)
+        return SimpleNamespace(address="7", partition="main", restarts=1, may_requeue=True)
 
     monkeypatch.setattr(scheduler, "see", see)
     monkeypatch.setattr(scheduler, "site", lambda _owner, _partition: scheduler.Site(cluster="lab", kill_wait_s=30, grace_s=None))
@@ -193,6 +193,14 @@ def test_where_the_store_does_not_say_either_it_waits_until_the_task_ends(store,
         theirs.close()
         with pytest.raises(seat._Unmanaged, match="the task has ended"):
             seat._find(ours, FACTS)
+
+
+def test_a_component_of_a_heterogeneous_job_is_not_kept(store, monkeypatch):
+    seen = SimpleNamespace(address="7+1", partition="main", restarts=0, may_requeue=True)
+    monkeypatch.setattr(scheduler, "see", lambda _job, _owner: seen)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(seat._Unmanaged, match="heterogeneous"):
+        seat._find(ours, FACTS)
 
 
 def test_what_slurm_refuses_is_told(monkeypatch):

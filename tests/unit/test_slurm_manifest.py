@@ -299,7 +299,7 @@ def test_a_site_that_cannot_be_meant_is_refused(change):
 
 
 def test_the_configuration_that_is_written_is_one_that_is_read():
-    written = tomllib.loads(Site(store="/shared/perdure", lease_ttl="15s").config.decode())
+    written = tomllib.loads(Site(store="/shared/perdure", lease_ttl="15s").config().decode())
     assert written == {"store": "/shared/perdure", "lease-ttl": "15s"}
 
 
@@ -331,6 +331,35 @@ def test_a_folder_that_plugins_are_read_from_is_found(tmp_path, text, wanted):
     plugstack = tmp_path / "plugstack.conf"
     plugstack.write_text(text.format(tmp_path))
     assert daemons.included(str(plugstack)) == (wanted.format(tmp_path) if wanted else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "drop_in", "wanted"),
+    [
+        ("include d/*.conf\n", True, ("z.so",)),
+        ("include d/*.conf\noptional last.so arg\n", True, ("z.so", "last.so")),
+        ("optional last.so\ninclude d/*.conf\n", True, ("z.so",)),
+        ("optional ours.so\nrequired last.so\n", False, ("last.so",)),
+        ("required last.so\n", False, ()),
+        ("include d/a.conf\noptional ours.so\n# required x.so\n", False, ()),
+    ],
+)
+def test_plugins_that_come_after_ours_are_known_before_it_is_put_there(tmp_path, text, drop_in, wanted):
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "a.conf").write_text("required a.so\n")
+    (folder / "zzzz.conf").write_text("optional z.so\n")
+    plugstack = tmp_path / "plugstack.conf"
+    plugstack.write_text(text)
+    assert daemons.following(str(plugstack), "ours.so", drop_in=f"{folder}/zzz.conf" if drop_in else None) == wanted
+    if drop_in:
+        (folder / "zzz.conf").write_text("optional ours.so\n")
+        assert daemons.following(str(plugstack), "ours.so", drop_in=None) == wanted
+
+
+def test_commands_in_an_unusual_place_are_told_to_seats():
+    assert tomllib.loads(Site(store="/s").config("/usr/bin").decode()).keys() == {"store", "lease-ttl"}
+    assert tomllib.loads(Site(store="/s").config("/opt/slurm/bin").decode())["slurm-bin"] == "/opt/slurm/bin"
 
 
 def test_whoever_waits_for_a_folder_that_is_removed_meanwhile_has_the_one_that_is_there(tmp_path, monkeypatch):

@@ -40,6 +40,7 @@ class Task(ctypes.Structure):
         ("nodes", ctypes.c_uint32),
         ("tasks", ctypes.c_uint32),
         ("is_first", ctypes.c_bool),
+        ("is_part", ctypes.c_bool),
         ("uid", ctypes.c_uint32),
         ("gid", ctypes.c_uint32),
         ("groups", ctypes.c_void_p),
@@ -54,6 +55,7 @@ class ShimPolicy(ctypes.Structure):
         ("is_there", ctypes.c_bool),
         ("needs_record", ctypes.c_bool),
         ("forbids_by_record", ctypes.c_bool),
+        ("names_users", ctypes.c_bool),
         ("text", ctypes.c_void_p),
         ("size", ctypes.c_size_t),
         ("options", (ctypes.c_char * NAME) * 16),
@@ -205,6 +207,20 @@ def test_a_user_whose_name_is_a_number_is_met_by_id_alone(shim, tmp_path):
     assert site_with(shim, tmp_path, opt_in=Names(users=("77",))).decide(user=b"77").verdict == 0
 
 
+@pytest.mark.parametrize(
+    ("names", "asks"),
+    [
+        ({}, False),
+        ({"opt_in": Names(partitions=("main",))}, False),
+        ({"opt_in": Names(users=("2001",))}, False),
+        ({"opt_in": Names(users=("2001", "alice"))}, True),
+        ({"never": Names(users=("bob",))}, True),
+    ],
+)
+def test_a_users_name_is_looked_up_only_for_a_policy_that_names_users(shim, tmp_path, names, asks):
+    assert site_with(shim, tmp_path, **names).policy.names_users is asks
+
+
 def test_the_sites_options_come_along(shim, tmp_path):
     site = site_with(shim, tmp_path, opt_in=Names(users=("alice",)), options={"every": "10m", "keep": "3"})
     assert [site.policy.options[at].value for at in range(site.policy.option_count)] == [b"every=10m", b"keep=3"]
@@ -217,6 +233,7 @@ def test_the_sites_options_come_along(shim, tmp_path):
         ({"tasks": 4}, {}, b"more than one task"),
         ({}, {"nodes": 2, "comment": b"perdure"}, b"more than one node"),
         ({}, {"het_job_id": 9, "comment": b"perdure"}, b"heterogeneous"),
+        ({"is_part": True}, {}, b"heterogeneous"),
     ],
 )
 def test_what_cannot_be_saved_is_refused_with_the_reason(nobody, task, record, why):

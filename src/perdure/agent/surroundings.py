@@ -64,6 +64,7 @@ def of(caller: Caller) -> Surroundings:
         raise _gone()
     pid = caller.pid
     try:
+        _require_own(caller)
         _require_shareable(pid)
         found = Surroundings(
             cgroups=process.cgroups(pid),
@@ -73,6 +74,7 @@ def of(caller: Caller) -> Surroundings:
             processors=frozenset(os.sched_getaffinity(pid)),
             oom_score=int(Path(f"/proc/{pid}/oom_score_adj").read_text("ascii")),
         )
+        _require_own(caller)
     except (errors.ProcessGone, OSError) as error:
         raise _gone() from error
     # What was read under this PID was the caller's, since the caller still has it.
@@ -92,6 +94,21 @@ def _gone() -> errors.AgentUnavailable:
     return errors.AgentUnavailable("the process that asks cannot be seen", hint="ask from a process that waits for the answer")
 
 
+def _require_own(caller: Caller) -> None:
+    """Refuse a process that has become another's program since it connected: sudo, say, which has limits that its user has not.
+
+    A task of Slurm's is told of by root, who is asked nothing.
+    """
+    if caller.uid == 0:
+        return
+    status = process.status(caller.pid)
+    if set(status.uids) != {caller.uid} or status.capabilities:
+        raise errors.Unsupported(
+            "the process that asks has other rights than its user: its workload would get what that may do",
+            hint="ask from a process that stays what it is until it is answered",
+        )
+
+
 def _require_shareable(pid: int) -> None:
     """Refuse a caller whose confinement its workload would get rid of."""
     theirs, ours = process.namespaces(pid), process.namespaces(os.getpid())
@@ -107,13 +124,43 @@ def _require_shareable(pid: int) -> None:
         raise errors.Unsupported(
             "the process that asks is confined by seccomp or no_new_privs: its workload would not be", hint="ask from outside the sandbox"
         )
+    if free[2] & ~confined[2]:
+        raise errors.Unsupported(
+            "the process that asks has a smaller capability bounding set: its workload would not have it",
+            hint="ask from outside the sandbox",
+        )
+    theirs_label, our_label = _label(pid), _label(os.getpid())
+    if theirs_label != our_label and not _is_free(theirs_label):
+        raise errors.Unsupported(
+            f"the process that asks is confined as {theirs_label}: its workload would not be", hint="ask from outside that confinement"
+        )
 
 
-def _confinement(pid: int) -> tuple[int, int]:
-    """Return whether no_new_privs is set, and how many seccomp filters there are (1 where the kernel does not count them)."""
+def _label(pid: int) -> str:
+    """Return what the kernel's security module calls the process; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/attr/current").read_text("utf-8", "replace").strip("\0\n ")
+    except OSError:  # there is no module that has such names
+        return ""
+
+
+_FREE_TYPES = frozenset({"unconfined_t", "unconfined_service_t", "initrc_t", "spc_t"})
+"""Types of SELinux that are allowed everything."""
+
+
+def _is_free(label: str) -> bool:
+    """Tell whether `label` confines nothing: by AppArmor (``unconfined``, ``NAME (complain)``) or SELinux (``user:role:type:level``)."""
+    parts = label.split(":")
+    if len(parts) >= 3:
+        return parts[2] in _FREE_TYPES
+    return label in {"", "unconfined"} or label.endswith((" (unconfined)", " (complain)"))
+
+
+def _confinement(pid: int) -> tuple[int, int, int]:
+    """Return whether no_new_privs is set, how many seccomp filters there are (1 where the kernel does not count them), and CapBnd."""
     found = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text("ascii", "replace").splitlines() if ":" in line)
     filters = found.get("Seccomp_filters", found.get("Seccomp", "0"))
-    return int(found.get("NoNewPrivs", "0")), int(filters)
+    return int(found.get("NoNewPrivs", "0")), int(filters), int(found.get("CapBnd", "0"), 16)
 
 
 def put_on(wanted: Surroundings) -> None:

@@ -71,6 +71,7 @@ SETTINGS: tuple[Setting, ...] = (
         "file of rates that `perdure advise --rates` made of the site's history: with `--every auto`, the mean time to failure for a "
         "workload's size; without, a day is assumed",
     ),
+    Setting("slurm-bin", None, "folder of Slurm's commands, where they are not in a usual place; perdure slurm install writes it"),
     Setting("key-file", None, "file of 32 secret bytes or more: the store is then encrypted, and cannot be read without it"),
     Setting("criu", None, "CRIU to use: a program, or the prefix that `perdure doctor --bring-criu` made; default: the first that works"),
     Setting(

@@ -130,7 +130,32 @@ def _slurm(report: _Report, site: Site, slurm: daemons.Slurm, payload: Payload) 
             "comes from the controller, which writes over what is changed here",
             f"add to the controller's plugstack.conf, and have nodes fetch it (scontrol reconfigure): {line(site.prefix).strip()}",
         )
+    _commands(report, slurm)
+    _order(report, site, slurm)
     return _shim(report, site, slurm, payload)
+
+
+def _commands(report: _Report, slurm: daemons.Slurm) -> None:
+    missing = [name for name in ("scontrol", "squeue") if not os.access(f"{slurm.commands}/{name}", os.X_OK)]
+    if missing:
+        report.problem(
+            "commands",
+            " and ".join(missing),
+            "not found: no job could be kept, since nobody could be asked what becomes of it",
+            "install Slurm's client commands, or name the folder they are in bin of: --slurm /opt/slurm",
+        )
+
+
+def _order(report: _Report, site: Site, slurm: daemons.Slurm) -> None:
+    drop_in = None if slurm.include is None else f"{slurm.include}/{daemons.DROP_IN}"
+    later = daemons.following(slurm.plugstack, line(site.prefix).split()[1], drop_in=drop_in)
+    if later:
+        report.warning(
+            "plugin-order",
+            ", ".join(later),
+            "comes after Perdure's plugin: it is not asked about the task of a job that is kept",
+            f"put it before {line(site.prefix).strip()}",
+        )
 
 
 def line(prefix: str) -> str:

@@ -5,11 +5,13 @@ Asked of Slurm's own commands where they answer; a controller that is away leave
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -26,7 +28,10 @@ _CONFIGURATIONS = (
     "/run/slurm/conf/slurm.conf",
     "/var/spool/slurmd/conf-cache/slurm.conf",
 )
-DROP_IN = "perdure.conf"
+DROP_IN = "zzz-perdure.conf"
+"""The last of its folder: a plugin after ours is not called for a task that is handed over, and could not put it into a container."""
+FORMER_DROP_IN = "perdure.conf"
+"""What it was called before."""
 
 
 class Slurm(msgspec.Struct, frozen=True):
@@ -45,6 +50,8 @@ class Slurm(msgspec.Struct, frozen=True):
     headers_version: str
     runs_jobs: bool
     """There is a slurmd: jobs run here."""
+    commands: str | None = None
+    """The folder of its commands: scontrol, squeue."""
 
     @property
     def is_fetched(self) -> bool:
@@ -67,7 +74,8 @@ def look(*, home: str | None) -> Slurm:
     configuration = told.get("SLURM_CONF") or os.environ.get("SLURM_CONF") or next(filter(os.path.isfile, _CONFIGURATIONS), None)
     plugstack = told.get("PlugStackConfig") or _plugstack(configuration)
     headers, of = _headers(home, scontrol)
-    return Slurm(version, configuration, plugstack, included(plugstack), headers, of, slurmd is not None)
+    commands = os.path.dirname(scontrol) if scontrol else None
+    return Slurm(version, configuration, plugstack, included(plugstack), headers, of, slurmd is not None, commands)
 
 
 def scontrol(home: str | None) -> str | None:
@@ -133,6 +141,32 @@ def lists(plugstack: str | None, line: str) -> bool:
     patterns = re.findall(r"(?m)^\s*include\s+(\S+)", _text(plugstack))
     files = [path for pattern in patterns for path in glob.glob(os.path.join(os.path.dirname(plugstack), pattern))]
     return any(line.split() == one.split() for path in (plugstack, *files) for one in _text(path).splitlines())
+
+
+def following(plugstack: str | None, plugin: str, *, drop_in: str | None) -> tuple[str, ...]:
+    """Return the plugins that Slurm calls after `plugin`, in the order of its files.
+
+    Where `plugin` is not listed yet, it is taken to be alone in the file `drop_in`, or to become the last line of `plugstack`.
+    """
+    listed = list(_stack(plugstack, plugin, drop_in)) if plugstack else []
+    places = [place for place, one in enumerate(listed) if one == plugin]
+    return tuple(listed[places[-1] + 1 :]) if places else ()
+
+
+def _stack(file: str, plugin: str, drop_in: str | None) -> Iterator[str]:
+    """Yield the plugins in the order in which Slurm calls them."""
+    if file == drop_in:
+        yield plugin
+        return
+    for line in _text(file).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == "include":
+            pattern = os.path.join(os.path.dirname(file), words[1])
+            found = {*glob.glob(pattern), *([drop_in] if drop_in and fnmatch.fnmatch(drop_in, pattern) else ())}
+            for path in sorted(found - {file}):
+                yield from _stack(path, plugin, drop_in)
+        elif len(words) > 1 and words[0] in {"required", "optional"}:
+            yield words[1]
 
 
 def _headers(home: str | None, program: str | None) -> tuple[str | None, str]:

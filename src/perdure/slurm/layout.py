@@ -72,7 +72,7 @@ def plan(wanted: Site, payload: Payload, node: Node, *, old: Manifest | None, ba
     making.libraries(payload, node)
     making.state()
     making.store()
-    making.configuration()
+    making.configuration(node.slurm.commands)
     making.entrance(node)
     return Plan(name, tuple(making.steps), tuple(making.conflicts))
 
@@ -152,9 +152,9 @@ class _Making:
             text = hashlib.sha256(f"{os.uname().nodename}:{store}".encode()).hexdigest()[:32]
             self.file(mark, f"{text}\n".encode(), mode=0o600)
 
-    def configuration(self) -> None:
-        """Add what people may change."""
-        self.config(site.CONFIG, self.site.config)
+    def configuration(self, commands: str | None) -> None:
+        """Add what people may change; `commands` is the folder of Slurm's commands."""
+        self.config(site.CONFIG, self.site.config(commands))
         self.config(policy.POLICY_FILE, site.POLICY)
 
     def entrance(self, node: Node) -> None:
@@ -175,11 +175,12 @@ class _Making:
             return
         self.file(f"{self.site.prefix}/lib/slurm/perdure_spank.so", node.shim, mode=_RUN, entrance=True)
         line = checks.line(self.site.prefix)
-        ours = (f"{node.slurm.include}/perdure.conf", node.slurm.plugstack, os.path.realpath(node.slurm.plugstack))
+        drop_ins = [f"{node.slurm.include}/{name}" for name in (daemons.DROP_IN, daemons.FORMER_DROP_IN)]
+        ours = (*drop_ins, node.slurm.plugstack, os.path.realpath(node.slurm.plugstack))
         if daemons.lists(node.slurm.plugstack, line) and not any(map(self._kind, ours)):
             return  # the controller's file, or one that nodes share: whoever put the line there takes it out
         if node.slurm.include is not None:
-            self.file(f"{node.slurm.include}/perdure.conf", line.encode(), entrance=True)
+            self.file(drop_ins[0], line.encode(), entrance=True)
         elif not os.path.lexists(node.slurm.plugstack) or self._kind(node.slurm.plugstack) == "file":
             self.file(node.slurm.plugstack, line.encode(), entrance=True)
         else:

@@ -76,15 +76,21 @@ def sit(facts: Facts) -> int:
         hold: _Hold | None = None
         try:
             with _terminable():
+                _reach_slurm()
                 found, is_first = _find(channel, facts)
                 around = _take_seat(channel, facts.task_pid)
                 name = naming.name(found.cluster, facts.job, facts.step)
+                is_new = is_first
                 if not is_first:
                     hold = _Hold(found, name, facts.owner)
                     _wait_for_store(channel, facts.owner)
-                    if _may_be_saved(facts.owner, lambda one: one == name):
+                    is_new = not _may_be_saved(facts.owner, lambda one: one == name)
+                    if not is_new:
                         # From here on the task does not run by itself, should this process be gone.
                         _say(channel, Reply(started=Started(name)))
+                if is_new and found.task_prolog:
+                    # Slurm runs it after the shim had its turn: what it sets up would be missing, and what it forbids be passed over.
+                    raise _Unmanaged(f"this site prepares tasks with a TaskProlog ({found.task_prolog}), which a saved job would miss")
         except _Unmanaged as error:
             _say(channel, Reply(unmanaged=f"{error}; it runs unmanaged"))
             return 0
@@ -193,6 +199,13 @@ def _patiently(ask: Callable[[], _T]) -> _T:
     return ask()
 
 
+def _reach_slurm() -> None:
+    """Let Slurm's commands be found where the site has them. Raises `errors.SettingError`."""
+    folder = site.read(os.environ).values["slurm-bin"].value
+    if folder:
+        os.environ["PATH"] = f"{folder}:{os.environ.get('PATH', os.defpath)}"
+
+
 def _find(channel: socket.socket, facts: Facts) -> tuple[SlurmJob, bool]:
     """Ask Slurm for what the supervisor has to know, and whether this is the job's first attempt.
 
@@ -226,6 +239,8 @@ def _may_be_saved(owner: Owner, is_own: Callable[[str], bool]) -> bool:
 
 def _ask(facts: Facts) -> tuple[SlurmJob, bool]:
     seen = _patiently(lambda: scheduler.see(facts.job, facts.owner))
+    if "+" in seen.address:
+        raise _Unmanaged("heterogeneous jobs cannot be saved")
     around = _patiently(lambda: scheduler.site(facts.owner, seen.partition))
     if not seen.may_requeue:
         raise _Unmanaged(

@@ -17,6 +17,8 @@ ETC = "/etc/perdure"
 CONFIG = f"{ETC}/config.toml"
 RUN = "/run/perdure"
 CACHE = "/var/cache/perdure"
+USUAL_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where the shim has seats look for commands."""
 CRIU_CACHE = "/run/criu.kdat"
 """What CRIU notes about the kernel, wherever it runs."""
 
@@ -62,14 +64,16 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether the store is a folder."""
         return bool(self.store) and "://" not in self.store
 
-    @property
-    def config(self) -> bytes:
-        """The configuration of a node."""
+    def config(self, commands: str | None = None) -> bytes:
+        """Return the configuration of a node; `commands`: the folder of Slurm's commands there."""
+        found = (
+            f'# Where scontrol and squeue are.\nslurm-bin = "{commands}"\n' if commands and commands not in USUAL_PATH.split(":") else ""
+        )
         return (
             "# Written by perdure slurm install. Change it as you like: it is kept then.\n"
             f'store = "{self.store}"\n'
             "# How long a restore on another node waits for one that fell silent. Set: other nodes reach the store.\n"
-            f'lease-ttl = "{self.lease_ttl}"\n'
+            f'lease-ttl = "{self.lease_ttl}"\n{found}'
         ).encode()
 
 

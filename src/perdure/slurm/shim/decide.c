@@ -68,7 +68,7 @@ static void weigh(const struct task *task, uint32_t nodes, uint32_t het_job_id, 
 {
 	if (nodes > 1)
 		refuse(decision, "jobs of more than one node cannot be saved; this one runs unmanaged");
-	else if (het_job_id)
+	else if (het_job_id || task->is_part)
 		refuse(decision, "heterogeneous jobs cannot be saved; this one runs unmanaged");
 	else if (task->tasks > 1)
 		refuse(decision, "steps of more than one task cannot be saved; this one runs unmanaged");

@@ -36,6 +36,11 @@ static const char *next_line(const struct policy *policy, const char *line)
 	return line < policy->text + policy->size ? line : NULL;
 }
 
+static bool is_number(const char *name)
+{
+	return strspn(name, "0123456789") == strlen(name);
+}
+
 static bool read_line(struct policy *policy, const char *line)
 {
 	const char *option = value_of(line, "", "option");
@@ -47,13 +52,14 @@ static bool read_line(struct policy *policy, const char *line)
 		return true;
 	}
 	for (size_t kind = 0; kind < KINDS; kind++) {
-		bool is_never = value_of(line, "never-", kinds[kind]) != NULL;
+		const char *never = value_of(line, "never-", kinds[kind]), *name = never ? never : value_of(line, "", kinds[kind]);
 
-		if (is_never || value_of(line, "", kinds[kind])) {
+		if (name) {
 			bool of_record = strcmp(kinds[kind], "user") != 0;
 
 			policy->needs_record |= of_record;
-			policy->forbids_by_record |= of_record && is_never;
+			policy->forbids_by_record |= of_record && never;
+			policy->names_users |= !of_record && !is_number(name);
 			return true;
 		}
 	}
@@ -135,7 +141,7 @@ static bool is_user(const char *name, const struct task *task)
 {
 	char number[16];
 
-	if (strspn(name, "0123456789") == strlen(name)) {
+	if (is_number(name)) {
 		snprintf(number, sizeof number, "%lu", (unsigned long)task->uid);
 		return !strcmp(name, number);
 	}

@@ -43,6 +43,7 @@ struct task {
 	uint32_t nodes;
 	uint32_t tasks;
 	bool is_first; /* of the step's tasks: it speaks for all of them */
+	bool is_part; /* of a heterogeneous job, as its environment says */
 	uid_t uid;
 	gid_t gid;
 	const gid_t *groups;
@@ -56,6 +57,7 @@ struct policy {
 	bool is_there;
 	bool needs_record; /* it names partitions, QOS or accounts */
 	bool forbids_by_record;
+	bool names_users; /* by name, rather than by number */
 	char *text; /* the file, each line ended by NUL */
 	size_t size;
 	char options[MOST_OPTIONS][MOST_NAME];

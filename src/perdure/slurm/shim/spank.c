@@ -2,12 +2,14 @@
 #define _GNU_SOURCE
 #include "shim.h"
 
+#include <fcntl.h>
 #include <pwd.h>
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 SPANK_PLUGIN(perdure, 1);
@@ -20,6 +22,34 @@ static struct {
 	bool is_batch;
 	bool by_itself;
 } now = {.seat = {.channel = -1}};
+
+/* Where slurmstepd itself stands, before there is any task: /proc as it was then, the mounts and the root directory. */
+static struct {
+	int proc;
+	struct stat mounts, root;
+} home = {.proc = -1};
+
+static const char apart[] = "it has mounts of its own (a container, or private folders) and cannot be saved; it runs unmanaged";
+
+static bool stand(struct stat *mounts, struct stat *root)
+{
+	return home.proc >= 0 && !fstatat(home.proc, "self/ns/mnt", mounts, 0) && !fstatat(home.proc, "self/root", root, 0);
+}
+
+static bool is_same(const struct stat *one, const struct stat *other)
+{
+	return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
+}
+
+/* Whether what lies at a path is the node's own. Slurm and plugins before this one may have put the task into a container: there, the paths
+ * of our program, its configuration and /proc itself may be the user's files, and root must touch none of them.
+ */
+static bool is_at_home(void)
+{
+	struct stat mounts, root;
+
+	return stand(&mounts, &root) && is_same(&mounts, &home.mounts) && is_same(&root, &home.root);
+}
 
 static uint32_t number_of(spank_t spank, spank_item_t item)
 {
@@ -61,6 +91,7 @@ static bool know(spank_t spank, struct task *task)
 	if (number_of(spank, S_JOB_NNODES) > task->nodes)
 		task->nodes = number_of(spank, S_JOB_NNODES);
 	task->is_first = number_of(spank, S_TASK_GLOBAL_ID) == 0;
+	task->is_part = number_in(spank, "SLURM_HET_SIZE") > 0;
 	if (spank_getenv(spank, "PERDURE", task->wish, sizeof task->wish) != ESPANK_SUCCESS)
 		task->wish[0] = '\0';
 	if (spank_getenv(spank, PERDURE_UNMANAGED, now.told, sizeof now.told) != ESPANK_SUCCESS)
@@ -100,6 +131,21 @@ static void refuse(spank_t spank, const char *why)
 	spank_setenv(spank, PERDURE_UNMANAGED, why, 1);
 }
 
+/* As root, in slurmstepd, before it makes the first task. */
+int slurm_spank_init(spank_t spank, int count, char **arguments)
+{
+	(void)count;
+	(void)arguments;
+	if (spank_remote(spank) != 1)
+		return ESPANK_SUCCESS;
+	home.proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (home.proc >= 0 && !stand(&home.mounts, &home.root)) {
+		close(home.proc);
+		home.proc = -1;
+	}
+	return ESPANK_SUCCESS;
+}
+
 /* As root, in the task, before it becomes the user's. */
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 {
@@ -113,9 +159,14 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 	if (!spank_remote(spank) || !know(spank, &task))
 		return ESPANK_SUCCESS;
 	now.is_batch = task.step == SLURM_BATCH_SCRIPT;
+	if (!is_at_home()) {
+		if (task.is_first && wish_read(task.wish) == SAYS_YES)
+			snprintf(now.refusal, sizeof now.refusal, "%s", apart);
+		return ESPANK_SUCCESS;
+	}
 	if (!policy_read(PERDURE_POLICY, &policy, problem, sizeof problem))
 		slurm_error("perdure: %s: nobody is opted in by the policy", problem);
-	if (policy.is_there)
+	if (policy.names_users)
 		name_user(&task);
 	decide(&task, &policy, record_load, &decision);
 	/* Most jobs ask for nothing: this is not for their output. */
@@ -150,6 +201,12 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 		return ESPANK_SUCCESS;
 	if (now.seat.channel < 0) {
 		refuse(spank, now.refusal);
+		return ESPANK_SUCCESS;
+	}
+	if (!is_at_home()) {
+		task_keep(&now.seat);
+		if (now.by_itself)
+			refuse(spank, apart);
 		return ESPANK_SUCCESS;
 	}
 	if (isatty(0)) {
