@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -15,8 +16,10 @@ from pathlib import Path
 
 import pytest
 import syscalls
+from stores import spoil
 
 from perdure import errors
+from perdure.store import layout
 from perdure.store.backends import leftovers
 from perdure.store.backends.local import LocalBackend
 
@@ -504,6 +507,34 @@ def test_an_object_larger_than_any_of_ours_is_not_read(tmp_path):
         backend.get("huge")
     assert caught.value.object_key == "huge"
     assert backend.get("huge", start=1 << 39, length=3) == b"\0\0\0"
+
+
+@pytest.fixture
+def backend(tmp_path) -> LocalBackend:
+    """A store in a directory, with an object of its own and the one that every store has."""
+    backend = LocalBackend(tmp_path / "store")
+    backend.create()
+    backend.put(layout.CONFIG, b"{}")
+    backend.put("a/b", b"content")
+    return backend
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EILSEQ])
+def test_one_object_that_the_disk_cannot_read_is_told_from_a_disk_that_is_gone(backend, tmp_path, monkeypatch, number):
+    spoil(monkeypatch, tmp_path / "store" / "a" / "b", number)
+    with pytest.raises(errors.ObjectUnreadable, match=os.strerror(number)) as caught:
+        backend.get("a/b")
+    assert caught.value.object_key == "a/b"
+    assert not caught.value.retryable
+    spoil(monkeypatch, tmp_path / "store" / layout.CONFIG, number)
+    for key in ("a/b", layout.CONFIG):
+        with pytest.raises(errors.StoreUnavailable):
+            backend.get(key)
+
+
+def test_what_the_disk_reads_at_the_second_time_is_read(backend, tmp_path, monkeypatch):
+    spoil(monkeypatch, tmp_path / "store" / "a" / "b", errno.EIO, times=1)
+    assert backend.get("a/b") == b"content"
 
 
 def test_no_descriptor_is_left_open(tmp_path):
