@@ -537,6 +537,22 @@ def test_what_the_disk_reads_at_the_second_time_is_read(backend, tmp_path, monke
     assert backend.get("a/b") == b"content"
 
 
+def test_what_another_machine_replaces_or_removes_while_it_is_read_is_opened_anew(backend, tmp_path, monkeypatch):
+    path, elsewhere = tmp_path / "store" / "a" / "b", LocalBackend(tmp_path / "store")
+    spoil(monkeypatch, path, errno.ESTALE, times=1, failing=lambda: elsewhere.put("a/b", b"newer"))
+    assert backend.get("a/b") == b"newer"
+    spoil(monkeypatch, path, errno.ESTALE, times=1, failing=lambda: elsewhere.delete("a/b"))
+    with pytest.raises(errors.ObjectMissing):
+        backend.get("a/b")
+    assert list(backend.list("a/")) == []
+
+
+def test_a_file_that_stays_stale_is_a_server_that_does_not_answer(backend, tmp_path, monkeypatch):
+    spoil(monkeypatch, tmp_path / "store" / "a" / "b", errno.ESTALE)
+    with pytest.raises(errors.StoreUnavailable, match="Stale"):
+        backend.get("a/b")
+
+
 def test_no_descriptor_is_left_open(tmp_path):
     def count() -> int:
         """Those that lead to the store, or where its link leads: others, of tests before this one, may be closed meanwhile."""

@@ -1,4 +1,4 @@
-"""A disk that cannot read one object of a store: what needs it is lost, and nothing else stops."""
+"""A disk that cannot read one object of a store: what needs it is lost, and nothing else stops. A lock that goes while it is read."""
 
 from __future__ import annotations
 
@@ -90,6 +90,16 @@ def test_a_manifest_that_cannot_be_read_costs_its_checkpoint(repository, tmp_pat
     assert planned.removed == planned.damaged == (NEWEST,)
     prune.apply(repository, planned, surroundings=Still())
     gc.survey(repository)
+
+
+def test_a_lock_that_goes_while_it_is_read_is_in_nobodys_way(repository, tmp_path, monkeypatch):
+    left = locks.Lock(repository, locks.Kind.SHARED, purpose="test", surroundings=Still(host="there"))
+    left.acquire()
+    (key,) = (info.key for info in repository.backend.list(layout.LOCKS))
+    spoil(monkeypatch, tmp_path / "store" / key, errno.ESTALE, times=1, failing=left.release)
+    here = Still()
+    with locks.exclusive(repository, purpose="gc", surroundings=here):
+        assert here.paused_s == 0
 
 
 def test_a_lock_that_cannot_be_read_is_given_up_after_a_while(repository, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ ever seen half, and no rename crosses into another file system or quota. Tempora
 
 On NFS: rename and link are atomic on the server; an fsync is a COMMIT there; a folder may be cached by another client for some seconds, so
 that its listing is late there, while opening a file by name asks the server ("close to open"). What must be exact is therefore decided by
-`put_if_absent`, never by a listing.
+`put_if_absent`, never by a listing. A file that is removed or replaced there while it is open here is stale: it is opened anew by its name.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from perdure.store.backends import contract, exclusive, leftovers, listing, loca
 from perdure.store.backends.contract import ObjectInfo
 
 _Result = TypeVar("_Result")
+_STALE = 2
+"""How often a file is opened anew that a file server says is stale: a lease or a lock that was replaced may be replaced again."""
 
 
 class LocalBackend:
@@ -149,7 +151,14 @@ class LocalBackend:
                 self._root = None
 
     def _read(self, key: str, read: Callable[[int], _Result]) -> _Result:
-        """Return what `read` makes of the open file."""
+        """Return what `read` makes of the open file. One that another machine removed or replaced since it was opened is opened anew."""
+        for _ in range(_STALE):
+            try:
+                with places.reading(self._opened(), key) as descriptor:
+                    return read(descriptor)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
         with places.reading(self._opened(), key) as descriptor:
             return read(descriptor)
 
