@@ -25,6 +25,8 @@ class Damage(msgspec.Struct, frozen=True):
     lost: tuple[CheckpointId, ...]
     """Checkpoints that cannot be restored because of it."""
     remedy: str
+    newer: bool = False
+    """It is of a newer Perdure's format: not damaged, but nothing that this one can check, and never deleted."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -80,7 +82,8 @@ def verify(
         damages.append(_of_pack(key, f"{key} is missing", needs))
         found(damages[-1])
     lost = frozenset(one for damage in damages for one in damage.lost)
-    orphans = [info for info in known if kinds[info.key] is Kind.PACK and info.key not in needs.by_pack]
+    newer = {damage.key for damage in damages if damage.newer}
+    orphans = [info for info in known if kinds[info.key] is Kind.PACK and info.key not in needs.by_pack and info.key not in newer]
     return Verified(
         objects=len(known),
         size_bytes=sum(info.size_bytes for info in known),
@@ -94,19 +97,30 @@ def verify(
 
 
 def drop_damaged(repository: Repository, damages: Iterable[Damage], *, lock: Lock) -> tuple[str, ...]:
-    """Delete the packs among `damages`, and return their keys. Hold the exclusive `lock`.
+    """Delete the packs among `damages` that are damaged still, and return their keys. Hold the exclusive `lock`.
 
-    The checkpoints that need them are lost already; without the packs, new checkpoints store those blocks anew instead of sharing them.
+    Each is read again: it may have been brought back from a copy since it was found. The checkpoints that need them are lost already;
+    without the packs, new checkpoints store those blocks anew instead of sharing them.
 
     Raises `errors.StoreLocked` when the lock is lost.
     """
     removed = []
     for damage in damages:
-        if damage.kind is Kind.PACK:
+        if damage.kind is Kind.PACK and not damage.newer and _is_damaged(repository, damage.key):
             lock.require()
             repository.backend.delete(damage.key)
             removed.append(damage.key)
     return tuple(removed)
+
+
+def _is_damaged(repository: Repository, key: str) -> bool:
+    try:
+        repository.check_object(key)
+    except errors.StoreCorrupt:
+        return True
+    except (errors.StoreFormat, errors.ObjectMissing):
+        return False
+    return False
 
 
 class _Needs:
@@ -128,6 +142,13 @@ class _Needs:
         self.readable.append(checkpoint)
         for pack in packs:
             self.by_pack.setdefault(pack, []).append(checkpoint)
+
+    def of(self, key: str) -> tuple[CheckpointId, ...]:
+        """Return the checkpoints that cannot be restored without the pack or manifest `key`."""
+        if layout.kind_of(key) is Kind.MANIFEST:
+            checkpoint = layout.checkpoint_of(key)
+            return () if checkpoint is None else (checkpoint,)
+        return tuple(sorted(self.by_pack.get(key, ())))
 
     def missing(self, there: set[str]) -> list[str]:
         """Return the packs that are needed and not there, asking for each again by its name: a listing may be late."""
@@ -193,20 +214,19 @@ _MEANING: Mapping[Kind, tuple[str, str]] = {
 
 
 def _damage(key: str, kind: Kind, error: _Fault, needs: _Needs) -> Damage:
+    if isinstance(error, errors.StoreFormat):
+        return Damage(key, kind, str(error), needs.of(key), error.hint, newer=True)
     if kind is Kind.PACK:
         return _of_pack(key, str(error), needs)
     if kind is Kind.MANIFEST:
-        checkpoint = layout.checkpoint_of(key)
         remedy = "bring it back from a copy of the store, or give that checkpoint up: perdure store prune --damaged"
-        if isinstance(error, errors.StoreFormat):
-            remedy = error.hint
-        return Damage(key, kind, str(error), () if checkpoint is None else (checkpoint,), remedy)
+        return Damage(key, kind, str(error), needs.of(key), remedy)
     meaning, remedy = _MEANING[kind]
     return Damage(key, kind, f"{error}; {meaning}", (), remedy)
 
 
 def _of_pack(key: str, message: str, needs: _Needs) -> Damage:
-    lost = tuple(sorted(needs.by_pack.get(key, ())))
+    lost = needs.of(key)
     remedy = "bring it back from a copy of the store, or let new checkpoints do without it: perdure store verify --drop-damaged"
     if not lost:
         return Damage(key, Kind.PACK, f"{message}; no checkpoint needs it", (), "delete it: perdure store gc")
