@@ -498,6 +498,36 @@ def test_names_that_cannot_be_ours_are_passed_over(tmp_path):
     assert [info.key for info in backend.list("")] == ["a/b"]
 
 
+def test_what_the_file_system_keeps_for_itself_is_not_swept(tmp_path):
+    own = tmp_path / "store" / "lost+found"
+    own.mkdir(parents=True)
+    found = own / leftovers.temporary_name("0" * 16)
+    found.touch()
+    os.utime(found, (0, 0))
+    LocalBackend(tmp_path / "store").create()
+    assert found.exists()
+
+
+def test_a_store_at_the_root_of_a_file_system_may_be_an_ordinary_users():
+    if os.geteuid() != 0:
+        pytest.skip("running as two users needs root")
+    script = f"""
+import os, sys
+from perdure.store.backends.local import LocalBackend
+{_BECOME}
+become(65534)
+LocalBackend(sys.argv[1]).create()
+"""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        folder.chmod(0o755)
+        (folder / "store" / "lost+found").mkdir(0o700, parents=True)
+        os.chown(folder / "store", 65534, 65534)
+        _run(script, folder / "store")
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_an_object_larger_than_any_of_ours_is_not_read(tmp_path):
     backend = LocalBackend(tmp_path / "store")
     backend.create()

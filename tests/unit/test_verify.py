@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
+from concurrent.futures import Future
 
 import msgspec
 import pytest
@@ -151,6 +153,20 @@ def newer(monkeypatch):
             yield
 
     return within
+
+
+def test_few_of_many_objects_are_on_their_way_at_once(repository):
+    for number in range(500):
+        repository.backend.put(layout.lock_key(f"{number:032x}"), b"?")
+    under_way = []
+
+    def progress(how_far: verify.Progress) -> None:
+        under_way.append(sum(type(one) is Future for one in gc.get_objects()))
+
+    result = check(repository, progress=progress)
+    assert len(under_way) == result.objects > 500
+    assert len(result.damages) == 500
+    assert max(under_way) < 100
 
 
 def test_a_newer_perdures_objects_are_not_called_damaged_and_never_dropped(repository, tmp_path, newer):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import msgspec
 
@@ -163,6 +165,9 @@ def _is_there(repository: Repository, key: str) -> bool:
     return True
 
 
+_AHEAD = 16
+"""Objects handed to each thread ahead of those that are done: small ones take no time, and of a million only so many are in memory."""
+
 _Fault = errors.StoreCorrupt | errors.StoreFormat | errors.ObjectMissing
 
 
@@ -175,14 +180,20 @@ def _check_all(
         try:
             repository.check_object(info.key)
         except (errors.StoreCorrupt, errors.StoreFormat, errors.ObjectMissing) as error:
-            return error
+            # Not the one that was raised: its traceback would keep the object's content in memory.
+            return type(error)(str(error), hint=error.hint)
         return None
 
     all_bytes = sum(info.size_bytes for info in known)
     done_bytes = 0
-    with ThreadPoolExecutor(max_workers=max(1, min(threads, repository.backend.parallel))) as pool:
+    workers = max(1, min(threads, repository.backend.parallel))
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        coming = iter(known)
+        running = deque(pool.submit(check, info) for info in islice(coming, workers * _AHEAD))
         try:
-            for number, (info, error) in enumerate(zip(known, pool.map(check, known), strict=True), start=1):
+            for number, info in enumerate(known, start=1):
+                error = running.popleft().result()
+                running.extend(pool.submit(check, following) for following in islice(coming, 1))
                 done_bytes += info.size_bytes
                 progress(Progress(number, len(known), done_bytes, all_bytes))
                 if error is not None:
