@@ -76,6 +76,20 @@ def noise(size_bytes: int, seed: int) -> bytes:
     return random.Random(seed).randbytes(size_bytes)
 
 
+def spoil(monkeypatch, path: Path, number: int, *, times: int | None = None, failing: Callable[[], object] = lambda: None) -> None:
+    """Let reads of the file that is at `path` now fail with the error `number`, always or `times` times. `failing` is called before."""
+    spoiled, left, pread = path.stat(), [times], os.pread
+
+    def fail(descriptor: int, length: int, offset: int) -> bytes:
+        if not os.path.samestat(os.fstat(descriptor), spoiled) or left[0] == 0:
+            return pread(descriptor, length, offset)
+        left[0] = None if left[0] is None else left[0] - 1
+        failing()
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pread", fail)
+
+
 class Hooked:
     """A backend that calls `before_put` with every key that is about to be written."""
 

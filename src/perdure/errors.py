@@ -42,7 +42,8 @@ Callers decide on `code` and `retryable`, never on text. `exit_status` is what t
     │   ├── StoreLocked             store-locked      11   somebody else is at work in it (retryable)
     │   ├── StoreKeyWrong           store-key         12   the key file is not the one it was made with
     │   ├── StoreCorrupt            store-corrupt     13   something in it is damaged; the object is named
-    │   │   └── CheckpointDamaged   checkpoint-damaged 13  found while it was being restored; an older one may be whole
+    │   │   ├── CheckpointDamaged   checkpoint-damaged 13  found while it was being restored; an older one may be whole
+    │   │   └── ObjectUnreadable    object-unreadable 13   the disk gives out other objects, and not this one
     │   ├── StoreFormat             store-format      22   made by a newer Perdure
     │   ├── StoreUnavailable        store-away        75   it does not answer, or refuses for now (retryable)
     │   │   └── StoreFull           store-full        75   no room for what was to be written (retryable)
@@ -106,6 +107,7 @@ __all__ = [
     "MissingExtra",
     "ObjectExists",
     "ObjectMissing",
+    "ObjectUnreadable",
     "OutputError",
     "PartialResult",
     "PerdureError",
@@ -414,6 +416,12 @@ class CheckpointDamaged(StoreCorrupt):
     """A checkpoint was found to be damaged while it was being restored; an older one may be whole."""
 
     code = "checkpoint-damaged"
+
+
+class ObjectUnreadable(StoreCorrupt):
+    """The disk does not give out one object, asked twice, and does give out others: to the store it is as good as damaged."""
+
+    code = "object-unreadable"
 
 
 class StoreFormat(StoreError):

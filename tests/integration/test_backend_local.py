@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -15,8 +16,10 @@ from pathlib import Path
 
 import pytest
 import syscalls
+from stores import spoil
 
 from perdure import errors
+from perdure.store import layout
 from perdure.store.backends import leftovers
 from perdure.store.backends.local import LocalBackend
 
@@ -495,6 +498,36 @@ def test_names_that_cannot_be_ours_are_passed_over(tmp_path):
     assert [info.key for info in backend.list("")] == ["a/b"]
 
 
+def test_what_the_file_system_keeps_for_itself_is_not_swept(tmp_path):
+    own = tmp_path / "store" / "lost+found"
+    own.mkdir(parents=True)
+    found = own / leftovers.temporary_name("0" * 16)
+    found.touch()
+    os.utime(found, (0, 0))
+    LocalBackend(tmp_path / "store").create()
+    assert found.exists()
+
+
+def test_a_store_at_the_root_of_a_file_system_may_be_an_ordinary_users():
+    if os.geteuid() != 0:
+        pytest.skip("running as two users needs root")
+    script = f"""
+import os, sys
+from perdure.store.backends.local import LocalBackend
+{_BECOME}
+become(65534)
+LocalBackend(sys.argv[1]).create()
+"""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        folder.chmod(0o755)
+        (folder / "store" / "lost+found").mkdir(0o700, parents=True)
+        os.chown(folder / "store", 65534, 65534)
+        _run(script, folder / "store")
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_an_object_larger_than_any_of_ours_is_not_read(tmp_path):
     backend = LocalBackend(tmp_path / "store")
     backend.create()
@@ -504,6 +537,50 @@ def test_an_object_larger_than_any_of_ours_is_not_read(tmp_path):
         backend.get("huge")
     assert caught.value.object_key == "huge"
     assert backend.get("huge", start=1 << 39, length=3) == b"\0\0\0"
+
+
+@pytest.fixture
+def backend(tmp_path) -> LocalBackend:
+    """A store in a directory, with an object of its own and the one that every store has."""
+    backend = LocalBackend(tmp_path / "store")
+    backend.create()
+    backend.put(layout.CONFIG, b"{}")
+    backend.put("a/b", b"content")
+    return backend
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EILSEQ])
+def test_one_object_that_the_disk_cannot_read_is_told_from_a_disk_that_is_gone(backend, tmp_path, monkeypatch, number):
+    spoil(monkeypatch, tmp_path / "store" / "a" / "b", number)
+    with pytest.raises(errors.ObjectUnreadable, match=os.strerror(number)) as caught:
+        backend.get("a/b")
+    assert caught.value.object_key == "a/b"
+    assert not caught.value.retryable
+    spoil(monkeypatch, tmp_path / "store" / layout.CONFIG, number)
+    for key in ("a/b", layout.CONFIG):
+        with pytest.raises(errors.StoreUnavailable):
+            backend.get(key)
+
+
+def test_what_the_disk_reads_at_the_second_time_is_read(backend, tmp_path, monkeypatch):
+    spoil(monkeypatch, tmp_path / "store" / "a" / "b", errno.EIO, times=1)
+    assert backend.get("a/b") == b"content"
+
+
+def test_what_another_machine_replaces_or_removes_while_it_is_read_is_opened_anew(backend, tmp_path, monkeypatch):
+    path, elsewhere = tmp_path / "store" / "a" / "b", LocalBackend(tmp_path / "store")
+    spoil(monkeypatch, path, errno.ESTALE, times=1, failing=lambda: elsewhere.put("a/b", b"newer"))
+    assert backend.get("a/b") == b"newer"
+    spoil(monkeypatch, path, errno.ESTALE, times=1, failing=lambda: elsewhere.delete("a/b"))
+    with pytest.raises(errors.ObjectMissing):
+        backend.get("a/b")
+    assert list(backend.list("a/")) == []
+
+
+def test_a_file_that_stays_stale_is_a_server_that_does_not_answer(backend, tmp_path, monkeypatch):
+    spoil(monkeypatch, tmp_path / "store" / "a" / "b", errno.ESTALE)
+    with pytest.raises(errors.StoreUnavailable, match="Stale"):
+        backend.get("a/b")
 
 
 def test_no_descriptor_is_left_open(tmp_path):

@@ -13,7 +13,7 @@ from stores import content, new_repository, noise, save
 
 from perdure.cli import app
 from perdure.model.checkpoint import CheckpointId
-from perdure.store import layout
+from perdure.store import codec, layout, lock_records
 from perdure.store.backends.local import LocalBackend
 from perdure.store.repository import Repository
 
@@ -146,6 +146,36 @@ def test_dropping_what_is_damaged_lets_new_checkpoints_do_without_it(store, repo
     assert document["lost"] == ["w@1.2"]
     assert json.loads(store("prune", "--damaged", "--json").stdout)["removed"] == ["w@1.2"]
     assert store("verify").returncode == 0
+
+
+def test_a_checkpoint_can_be_made_while_what_is_damaged_is_looked_for(store, repository, tmp_path, monkeypatch):
+    key = pack_of(repository, "w@1.2", but_not_of="w@1.1")
+    flip(tmp_path, key, 100)
+    held = []
+    check = Repository.check_object
+
+    def checked(self: Repository, key: str) -> None:
+        held.append({one.record.kind.value for one in lock_records.held(repository) if one.record is not None})
+        check(self, key)
+
+    monkeypatch.setattr(Repository, "check_object", checked)
+    assert json.loads(store("verify", "--drop-damaged", "--json").stdout)["dropped"] == [key]
+    assert held[-1] == {"exclusive"}
+    assert len(held) > 5
+    assert all(kinds == {"shared"} for kinds in held[:-1])
+
+
+def test_a_newer_perdures_objects_are_told_from_damage(store, repository, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(codec, "VERSION", codec.VERSION + 1)
+        save(repository, "new@1.1", {"a": noise(BLOCKS, 7)}, folder=tmp_path)
+        (pack,) = repository.packs_of(CheckpointId("new", 1, 1))
+    done = store("verify", "--drop-damaged")
+    assert done.returncode == 22
+    assert "use the Perdure that wrote it, or a newer one" in done.stdout
+    assert "0 damages, 2 objects of a newer Perdure" in done.stderr
+    assert (tmp_path / "store" / pack).exists()
+    assert [one["newer"] for one in json.loads(store("verify", "--json").stdout)["damages"]] == [True, True]
 
 
 def test_what_is_not_ours_is_named_and_left_alone(store, tmp_path):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
+from concurrent.futures import Future
 
+import msgspec
 import pytest
 from stores import Still, new_repository, noise, reopened, save
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId, LifeEnd
-from perdure.store import layout, lives, pins, verify
+from perdure.store import codec, layout, lives, locks, pins, verify
 from perdure.store.layout import Kind
 from perdure.store.lock_records import Kind as LockKind
 from perdure.store.locks import Lock
@@ -136,6 +140,74 @@ def test_a_damaged_pack_that_nobody_needs_costs_nothing(repository):
     (found,) = check(repository).damages
     assert found.lost == ()
     assert "gc" in found.remedy
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """Within this context objects are written in a newer format."""
+
+    @contextlib.contextmanager
+    def within():
+        with monkeypatch.context() as patch:
+            patch.setattr(codec, "VERSION", codec.VERSION + 1)
+            yield
+
+    return within
+
+
+def test_few_of_many_objects_are_on_their_way_at_once(repository):
+    for number in range(500):
+        repository.backend.put(layout.lock_key(f"{number:032x}"), b"?")
+    under_way = []
+
+    def progress(how_far: verify.Progress) -> None:
+        under_way.append(sum(type(one) is Future for one in gc.get_objects()))
+
+    result = check(repository, progress=progress)
+    assert len(under_way) == result.objects > 500
+    assert len(result.damages) == 500
+    assert max(under_way) < 100
+
+
+def test_a_newer_perdures_objects_are_not_called_damaged_and_never_dropped(repository, tmp_path, newer):
+    with newer():
+        save(repository, "new@1.1", {"a": noise(BLOCKS, 7)}, folder=tmp_path)
+        (pack,) = repository.packs_of(CheckpointId("new", 1, 1))
+    result = check(repository)
+    found = {one.key: one for one in result.damages}
+    assert set(found) == {pack, layout.manifest_key(CheckpointId("new", 1, 1))}
+    for one in result.damages:
+        assert one.newer
+        assert "format 2" in one.message
+        assert one.remedy == "use the Perdure that wrote it, or a newer one"
+    assert result.orphan_packs == 0
+    for info in list(repository.backend.list(layout.LOCKS)):
+        repository.backend.delete(info.key)
+    with locks.exclusive(repository, purpose="verify", surroundings=Still()) as lock:
+        assert verify.drop_damaged(repository, result.damages, lock=lock) == ()
+        unmarked = [msgspec.structs.replace(one, newer=False) for one in result.damages]
+        assert verify.drop_damaged(repository, unmarked, lock=lock) == ()
+
+
+def test_a_new_checkpoint_shares_nothing_with_a_newer_perdures(repository, tmp_path, newer):
+    with newer():
+        save(repository, "new@1.1", {"a": noise(BLOCKS, 7)}, folder=tmp_path)
+        there = repository.packs_of(CheckpointId("new", 1, 1))
+    save(repository, "x@1.1", {"a": noise(BLOCKS, 7)}, folder=tmp_path)
+    assert not there & repository.packs_of(CheckpointId("x", 1, 1))
+
+
+def test_a_damaged_pack_that_was_brought_back_is_not_dropped(repository):
+    key = min(repository.packs_of(CheckpointId("v", 1, 1)))
+    whole = repository.backend.get(key)
+    repository.backend.put(key, b"?")
+    result = check(repository)
+    repository.backend.put(key, whole)
+    for info in list(repository.backend.list(layout.LOCKS)):
+        repository.backend.delete(info.key)
+    with locks.exclusive(repository, purpose="verify", surroundings=Still()) as lock:
+        assert verify.drop_damaged(repository, result.damages, lock=lock) == ()
+    assert check(repository).damages == ()
 
 
 def test_what_is_not_ours_is_not_read(repository):

@@ -16,7 +16,7 @@ from perdure.agent import asked
 from perdure.base import units
 from perdure.cli import agent_side, console, findings, store_open
 from perdure.store import locks, verify
-from perdure.store.locks import Lock
+from perdure.store.layout import Kind
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.verify import Damage, Progress, Verified
@@ -39,7 +39,8 @@ def verify_(
 ) -> None:
     """Read every object of a store, check every hash and seal, and name what is damaged and which checkpoints that costs.
 
-    Ends with status 13 when something is damaged or missing, and with 4 when there are objects that are none of ours.
+    Ends with status 13 when something is damaged or missing, with 22 when a newer Perdure wrote some of it, and with 4 when there are
+    objects that are none of ours.
 
     With --restore, one checkpoint is taken out of the store, all of it verified, and restored into namespaces that are thrown away: it
     reaches no network, and nothing that it writes to files stays. It is seen to live for a moment and is ended. That needs root.
@@ -64,15 +65,16 @@ def verify_(
         if not common.json:
             _print(damage)
 
-    with store_open.opened(common, store, key_file) as (repository, place), _locked(repository, common, alone=drop_damaged) as lock:
-        all_bytes = sum(info.size_bytes for info in repository.backend.list(""))
-        with console.progress(common, "verifying", all_bytes) as report:
+    with store_open.opened(common, store, key_file) as (repository, place):
+        with _locked(repository, common):
+            all_bytes = sum(info.size_bytes for info in repository.backend.list(""))
+            with console.progress(common, "verifying", all_bytes) as report:
 
-            def progress(how_far: Progress) -> None:
-                report(how_far.done_bytes)
+                def progress(how_far: Progress) -> None:
+                    report(how_far.done_bytes)
 
-            result = verify.verify(repository, threads=place.threads, found=found, progress=progress)
-        dropped = verify.drop_damaged(repository, result.damages, lock=lock) if drop_damaged and lock is not None else ()
+                result = verify.verify(repository, threads=place.threads, found=found, progress=progress)
+        dropped = _drop(repository, common, result) if drop_damaged else ()
         workloads = repository.workloads()
     _tell(common, result, workloads, dropped)
 
@@ -129,21 +131,24 @@ def _try_out(checkpoint: str, store: str | None, key_file: Path | None, common: 
 
 
 @contextlib.contextmanager
-def _locked(repository: Repository, common: console.Common, *, alone: bool) -> Iterator[Lock | None]:
-    surroundings, waiting = Linux(), store_open.Waits(common)
+def _locked(repository: Repository, common: console.Common) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        lock: Lock | None = None
-        if alone:
-            lock = stack.enter_context(locks.exclusive(repository, purpose="verify", surroundings=surroundings, waiting=waiting))
-        else:
-            try:
-                lock = stack.enter_context(locks.shared(repository, purpose="verify", surroundings=surroundings, waiting=waiting))
-            except (errors.StoreLocked, errors.StoreUnavailable):
-                raise
-            except errors.StoreError as error:
-                # A store that may only be read can be verified all the same.
-                console.note(common, f"verifying without a lock: {console.printable(str(error))}")
-        yield lock
+        try:
+            stack.enter_context(locks.shared(repository, purpose="verify", surroundings=Linux(), waiting=store_open.Waits(common)))
+        except (errors.StoreLocked, errors.StoreUnavailable):
+            raise
+        except errors.StoreError as error:
+            # A store that may only be read can be verified all the same.
+            console.note(common, f"verifying without a lock: {console.printable(str(error))}")
+        yield
+
+
+def _drop(repository: Repository, common: console.Common, result: Verified) -> tuple[str, ...]:
+    """Delete the damaged packs, alone in the store for no longer than that takes."""
+    if not any(damage.kind is Kind.PACK and not damage.newer for damage in result.damages):
+        return ()
+    with locks.exclusive(repository, purpose="verify", surroundings=Linux(), waiting=store_open.Waits(common)) as lock:
+        return verify.drop_damaged(repository, result.damages, lock=lock)
 
 
 def _print(damage: Damage) -> None:
@@ -159,7 +164,9 @@ def _summarise(common: console.Common, result: Verified, workloads: tuple[str, .
         newest = result.newest_good(name)
         console.out().print(f"{name}: newest good checkpoint: {newest if newest is not None else 'none'}")
     good = f"{len(result.good)} good checkpoints of {len(workloads)} workloads"
-    console.note(common, f"{result.objects} objects, {units.format_size(result.size_bytes)}, {good}, {len(result.damages)} damages")
+    newer = sum(damage.newer for damage in result.damages)
+    found = f"{len(result.damages) - newer} damages" + (f", {newer} objects of a newer Perdure" if newer else "")
+    console.note(common, f"{result.objects} objects, {units.format_size(result.size_bytes)}, {good}, {found}")
     if dropped:
         console.note(common, f"{len(dropped)} damaged packs deleted")
     if result.orphan_packs:
@@ -178,12 +185,21 @@ def _document(result: Verified, workloads: tuple[str, ...], dropped: tuple[str, 
 
 
 def _judge(result: Verified) -> None:
-    if result.damages:
-        keys = ", ".join(damage.key for damage in result.damages[:3]) + (", …" if len(result.damages) > 3 else "")
+    damaged = [damage.key for damage in result.damages if not damage.newer]
+    if damaged:
         raise errors.StoreCorrupt(
-            f"damaged: {keys}",
+            f"damaged: {_first(damaged)}",
             hint=f"{len(result.lost)} checkpoints are lost; the others can be restored" if result.lost else "no checkpoint is lost",
-            object_key=result.damages[0].key,
+            object_key=damaged[0],
+        )
+    if result.damages:
+        raise errors.StoreFormat(
+            f"made by a newer Perdure, and not checked: {_first([damage.key for damage in result.damages])}",
+            hint="verify with the Perdure that wrote them, or a newer one",
         )
     if result.unknown:
         raise errors.Findings(f"{len(result.unknown)} objects are not ours", hint="find out who put them there")
+
+
+def _first(keys: list[str]) -> str:
+    return ", ".join(keys[:3]) + (", …" if len(keys) > 3 else "")

@@ -90,7 +90,7 @@ class KnownPacks:
             return found
         try:
             table = packs.read_table(self._get, self._keys, ref, with_ids=True)
-        except errors.StoreCorrupt:
+        except (errors.StoreCorrupt, errors.StoreFormat):
             self._unusable.add(ref.name)
             return None
         self._starts[ref.name] = table.starts
@@ -128,7 +128,7 @@ class KnownPacks:
     def _table(self, ref: PackRef) -> array[int] | None:
         try:
             return packs.read_table(self._get, self._keys, ref, with_ids=False).starts
-        except errors.StoreCorrupt:
+        except (errors.StoreCorrupt, errors.StoreFormat):
             return None
 
     def _get(self, key: str, start: int, length: int) -> bytes:

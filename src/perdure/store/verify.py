@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import msgspec
 
@@ -25,6 +27,8 @@ class Damage(msgspec.Struct, frozen=True):
     lost: tuple[CheckpointId, ...]
     """Checkpoints that cannot be restored because of it."""
     remedy: str
+    newer: bool = False
+    """It is of a newer Perdure's format: not damaged, but nothing that this one can check, and never deleted."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -80,7 +84,8 @@ def verify(
         damages.append(_of_pack(key, f"{key} is missing", needs))
         found(damages[-1])
     lost = frozenset(one for damage in damages for one in damage.lost)
-    orphans = [info for info in known if kinds[info.key] is Kind.PACK and info.key not in needs.by_pack]
+    newer = {damage.key for damage in damages if damage.newer}
+    orphans = [info for info in known if kinds[info.key] is Kind.PACK and info.key not in needs.by_pack and info.key not in newer]
     return Verified(
         objects=len(known),
         size_bytes=sum(info.size_bytes for info in known),
@@ -94,19 +99,30 @@ def verify(
 
 
 def drop_damaged(repository: Repository, damages: Iterable[Damage], *, lock: Lock) -> tuple[str, ...]:
-    """Delete the packs among `damages`, and return their keys. Hold the exclusive `lock`.
+    """Delete the packs among `damages` that are damaged still, and return their keys. Hold the exclusive `lock`.
 
-    The checkpoints that need them are lost already; without the packs, new checkpoints store those blocks anew instead of sharing them.
+    Each is read again: it may have been brought back from a copy since it was found. The checkpoints that need them are lost already;
+    without the packs, new checkpoints store those blocks anew instead of sharing them.
 
     Raises `errors.StoreLocked` when the lock is lost.
     """
     removed = []
     for damage in damages:
-        if damage.kind is Kind.PACK:
+        if damage.kind is Kind.PACK and not damage.newer and _is_damaged(repository, damage.key):
             lock.require()
             repository.backend.delete(damage.key)
             removed.append(damage.key)
     return tuple(removed)
+
+
+def _is_damaged(repository: Repository, key: str) -> bool:
+    try:
+        repository.check_object(key)
+    except errors.StoreCorrupt:
+        return True
+    except (errors.StoreFormat, errors.ObjectMissing):
+        return False
+    return False
 
 
 class _Needs:
@@ -129,6 +145,13 @@ class _Needs:
         for pack in packs:
             self.by_pack.setdefault(pack, []).append(checkpoint)
 
+    def of(self, key: str) -> tuple[CheckpointId, ...]:
+        """Return the checkpoints that cannot be restored without the pack or manifest `key`."""
+        if layout.kind_of(key) is Kind.MANIFEST:
+            checkpoint = layout.checkpoint_of(key)
+            return () if checkpoint is None else (checkpoint,)
+        return tuple(sorted(self.by_pack.get(key, ())))
+
     def missing(self, there: set[str]) -> list[str]:
         """Return the packs that are needed and not there, asking for each again by its name: a listing may be late."""
         return [pack for pack in sorted(self.by_pack) if pack not in there and not _is_there(self._repository, pack)]
@@ -142,6 +165,9 @@ def _is_there(repository: Repository, key: str) -> bool:
     return True
 
 
+_AHEAD = 16
+"""Objects handed to each thread ahead of those that are done: small ones take no time, and of a million only so many are in memory."""
+
 _Fault = errors.StoreCorrupt | errors.StoreFormat | errors.ObjectMissing
 
 
@@ -154,14 +180,20 @@ def _check_all(
         try:
             repository.check_object(info.key)
         except (errors.StoreCorrupt, errors.StoreFormat, errors.ObjectMissing) as error:
-            return error
+            # Not the one that was raised: its traceback would keep the object's content in memory.
+            return type(error)(str(error), hint=error.hint)
         return None
 
     all_bytes = sum(info.size_bytes for info in known)
     done_bytes = 0
-    with ThreadPoolExecutor(max_workers=max(1, min(threads, repository.backend.parallel))) as pool:
+    workers = max(1, min(threads, repository.backend.parallel))
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        coming = iter(known)
+        running = deque(pool.submit(check, info) for info in islice(coming, workers * _AHEAD))
         try:
-            for number, (info, error) in enumerate(zip(known, pool.map(check, known), strict=True), start=1):
+            for number, info in enumerate(known, start=1):
+                error = running.popleft().result()
+                running.extend(pool.submit(check, following) for following in islice(coming, 1))
                 done_bytes += info.size_bytes
                 progress(Progress(number, len(known), done_bytes, all_bytes))
                 if error is not None:
@@ -193,20 +225,19 @@ _MEANING: Mapping[Kind, tuple[str, str]] = {
 
 
 def _damage(key: str, kind: Kind, error: _Fault, needs: _Needs) -> Damage:
+    if isinstance(error, errors.StoreFormat):
+        return Damage(key, kind, str(error), needs.of(key), error.hint, newer=True)
     if kind is Kind.PACK:
         return _of_pack(key, str(error), needs)
     if kind is Kind.MANIFEST:
-        checkpoint = layout.checkpoint_of(key)
         remedy = "bring it back from a copy of the store, or give that checkpoint up: perdure store prune --damaged"
-        if isinstance(error, errors.StoreFormat):
-            remedy = error.hint
-        return Damage(key, kind, str(error), () if checkpoint is None else (checkpoint,), remedy)
+        return Damage(key, kind, str(error), needs.of(key), remedy)
     meaning, remedy = _MEANING[kind]
     return Damage(key, kind, f"{error}; {meaning}", (), remedy)
 
 
 def _of_pack(key: str, message: str, needs: _Needs) -> Damage:
-    lost = tuple(sorted(needs.by_pack.get(key, ())))
+    lost = needs.of(key)
     remedy = "bring it back from a copy of the store, or let new checkpoints do without it: perdure store verify --drop-damaged"
     if not lost:
         return Damage(key, Kind.PACK, f"{message}; no checkpoint needs it", (), "delete it: perdure store gc")

@@ -28,7 +28,8 @@ class Backend(Protocol):
     """A place for objects. Calls are made from one thread at a time unless `parallel` is above 1.
 
     Errors, all of `perdure.errors`: `ObjectMissing`, `ObjectExists`, `StoreFull`, `StoreUnavailable` (retryable; retries with
-    growing pauses were already made where a try again is safe), `StoreError` for what a retry cannot mend (permissions, read-only).
+    growing pauses were already made where a try again is safe), `ObjectUnreadable` (a `StoreCorrupt`: one object is lost, others are not),
+    `StoreError` for what a retry cannot mend (permissions, read-only).
     """
 
     @property

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 
-from perdure.store.backends import places
+from perdure.store.backends import contract, places
 
 QUIET_S = 3600.0
 """How long a temporary file must not have been written to. Writing 256 MiB takes seconds, on a bad network minutes."""
@@ -48,6 +48,8 @@ def _sweep(directory: int, now_s: float) -> int:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
     for name, is_directory in entries:
         if is_directory:
+            if contract.KEY.fullmatch(name) is None:
+                continue  # a file system's own, such as lost+found, which may be root's alone
             with places.directory(directory, [name]) as below:
                 removed += _sweep(below, now_s)
         elif _TEMPORARY.fullmatch(name) and _is_abandoned(directory, name, now_s):

@@ -5,7 +5,7 @@ ever seen half, and no rename crosses into another file system or quota. Tempora
 
 On NFS: rename and link are atomic on the server; an fsync is a COMMIT there; a folder may be cached by another client for some seconds, so
 that its listing is late there, while opening a file by name asks the server ("close to open"). What must be exact is therefore decided by
-`put_if_absent`, never by a listing.
+`put_if_absent`, never by a listing. A file that is removed or replaced there while it is open here is stale: it is opened anew by its name.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from perdure import errors
+from perdure.store import layout
 from perdure.store.backends import contract, exclusive, leftovers, listing, local_errors, names, places
 from perdure.store.backends.contract import ObjectInfo
+
+_Result = TypeVar("_Result")
+_STALE = 2
+"""How often a file is opened anew that a file server says is stale: a lease or a lock that was replaced may be replaced again."""
 
 
 class LocalBackend:
@@ -87,23 +93,35 @@ class LocalBackend:
         raise names.exists(key)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        """Read a range of the file. Raises `errors.StoreCorrupt` for one that is larger than any object of ours."""
+        """Read a range of the file.
+
+        Raises `errors.StoreCorrupt` for one that is larger than any object of ours, `errors.ObjectUnreadable` for one that the disk does
+        not give out while it gives out others.
+        """
         names.check_range(start, length)
         names.check_key(key)
-        with self._explaining(key), places.reading(self._opened(), key) as descriptor:
-            available = max(0, os.fstat(descriptor).st_size - start)
-            wanted = available if length is None else min(length, available)
-            if wanted > contract.MAX_OBJECT_BYTES:
-                raise errors.StoreCorrupt(
-                    f"{key} has {available} bytes, more than any object", hint="see what is damaged: perdure store verify", object_key=key
-                )
-            return places.read(descriptor, start, wanted)
+
+        def read(descriptor: int) -> bytes:
+            return _range(descriptor, key, start, length)
+
+        with self._explaining(key):
+            try:
+                return self._read(key, read)
+            except OSError as error:
+                if error.errno not in local_errors.UNREADABLE or not self._answers():
+                    raise
+            try:
+                return self._read(key, read)
+            except OSError as error:
+                if error.errno not in local_errors.UNREADABLE:
+                    raise
+                raise local_errors.unreadable(error, self._path, key) from error
 
     def size(self, key: str) -> int:
         """Return the size of the file."""
         names.check_key(key)
-        with self._explaining(key), places.reading(self._opened(), key) as descriptor:
-            return os.fstat(descriptor).st_size
+        with self._explaining(key):
+            return self._read(key, lambda descriptor: os.fstat(descriptor).st_size)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the files below `prefix`, in order of their keys. Raises `errors.StoreError` for a link or special file among them."""
@@ -131,6 +149,28 @@ class LocalBackend:
             if self._root is not None:
                 os.close(self._root)
                 self._root = None
+
+    def _read(self, key: str, read: Callable[[int], _Result]) -> _Result:
+        """Return what `read` makes of the open file. One that another machine removed or replaced since it was opened is opened anew."""
+        for _ in range(_STALE):
+            try:
+                with places.reading(self._opened(), key) as descriptor:
+                    return read(descriptor)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+        with places.reading(self._opened(), key) as descriptor:
+            return read(descriptor)
+
+    def _answers(self) -> bool:
+        """Tell whether the disk gives out the object that every store has: then it has not gone as a whole."""
+        try:
+            with places.reading(self._opened(), layout.CONFIG) as descriptor:
+                # Memory may hold it long after the disk has gone.
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                return bool(places.read(descriptor, 0, 1))
+        except (OSError, errors.StoreError):
+            return False
 
     def _write(self, key: str, content: memoryview, publish: Callable[[int, str, str], None]) -> None:
         """Write `content` to a temporary file and let `publish` give it its name. Raises `FileExistsError` as `publish` does."""
@@ -201,6 +241,16 @@ class LocalBackend:
             raise
         except OSError as error:
             raise local_errors.explain(error, self._path, key) from error
+
+
+def _range(descriptor: int, key: str, start: int, length: int | None) -> bytes:
+    available = max(0, os.fstat(descriptor).st_size - start)
+    wanted = available if length is None else min(length, available)
+    if wanted > contract.MAX_OBJECT_BYTES:
+        raise errors.StoreCorrupt(
+            f"{key} has {available} bytes, more than any object", hint="see what is damaged: perdure store verify", object_key=key
+        )
+    return places.read(descriptor, start, wanted)
 
 
 def _is_gone(root: int) -> bool:

@@ -24,6 +24,8 @@ _FOR_NOW: dict[int, str] = {
     errno.EMFILE: "too many files are open in this process: ulimit -n",
     errno.ENFILE: "too many files are open on this machine",
 }
+UNREADABLE = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EILSEQ})
+"""What disks say of bytes that they cannot read, file systems of their own records (EUCLEAN, EBADMSG), and dm-integrity (EILSEQ)."""
 
 
 def explain(error: OSError, root: Path, key: str) -> errors.StoreError:
@@ -44,3 +46,12 @@ def explain(error: OSError, root: Path, key: str) -> errors.StoreError:
             f"the store at {root} was removed while it was in use", hint="see who removed it; a new one starts empty"
         )
     return errors.StoreUnavailable(what, hint=_FOR_NOW.get(error.errno or 0, "try again, and see the kernel's log (dmesg)"))
+
+
+def unreadable(error: OSError, root: Path, key: str) -> errors.ObjectUnreadable:
+    """Return the error for the object `key` that cannot be read, with `error`, from a disk that gives out others."""
+    return errors.ObjectUnreadable(
+        f"{key} cannot be read from the disk that {root} lies on: {error.strerror or error}",
+        hint="see what it costs: perdure store verify; and what fails: the kernel's log (dmesg)",
+        object_key=key,
+    )
