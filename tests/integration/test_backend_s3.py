@@ -55,9 +55,30 @@ class Together:
             self._others.wait(120)
 
 
+class UnderWay:
+    """What a server does during a write: the first is done at once, the next only when another writer was told that nothing is there."""
+
+    def __init__(self, server: MisbehavingStore) -> None:
+        self._server = server
+        self._is_first = True
+
+    def sleep(self, _seconds: float) -> None:
+        if not self._is_first:
+            self._server.missed.wait(120)
+        self._is_first = False
+
+
 class TestServersThatCannotBeTrusted:
     def test_an_honest_one_is_taken_and_nothing_of_the_trial_stays(self, server):
         _bucket(server).create()
+        assert server.objects == {}
+
+    def test_one_that_refuses_writers_while_another_writes_is_taken(self, server, monkeypatch):
+        """What Amazon does: those who come in the midst of a conditional write are told to try again, and nothing is there yet."""
+        server.conduct = "conflicts"
+        monkeypatch.setattr(doubles.s3, "time", UnderWay(server))
+        _bucket(server).create()
+        assert server.missed.is_set()
         assert server.objects == {}
 
     @pytest.mark.parametrize(

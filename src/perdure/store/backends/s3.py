@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -22,11 +24,14 @@ import msgspec
 from perdure import errors
 from perdure.store.backends import contract, names, s3_errors
 from perdure.store.backends.contract import ObjectInfo
+from perdure.store.backends.retry import Patience, RetryingBackend
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
 
 _RACERS = 8
+_RACE = Patience(total_s=30.0)
+"""A racer that is told to try again, since another write is under way, waits for that one: some bytes."""
 _runtime_pid: int | None = None
 """The process in which obstore's threads run."""
 
@@ -192,10 +197,11 @@ class S3Backend:
 
     def _race(self, key: str) -> None:
         """Write `key` from several threads at once. Raises `errors.StoreError` unless one alone succeeds."""
+        patient = RetryingBackend(self, _RACE, clock=time.monotonic, sleep=time.sleep, random=random.random)
 
         def attempt(number: int) -> bool:
             try:
-                self.put_if_absent(key, b"%d" % number)
+                patient.put_if_absent(key, b"%d" % number)
             except errors.ObjectExists:
                 return False
             return True
