@@ -91,7 +91,8 @@ class S3Backend:
     def exists(self) -> bool:
         """Tell whether the bucket is there and answers."""
         try:
-            next(self._pages(""), None)
+            # Not of all: what others keep beside the store may have names that cannot be listed.
+            next(self._pages("locks/"), None)
         except errors.StoreMissing:
             return False
         return True
@@ -150,7 +151,8 @@ class S3Backend:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects below `prefix` as the server lists them, page by page, which is in order of their keys.
 
-        Raises `errors.StoreError` for a server that lists in another order (Amazon's directory buckets).
+        Raises `errors.StoreError` for a server that lists in another order (Amazon's directory buckets), and for an object of others whose
+        name obstore does not take.
         """
         names.check_prefix(prefix)
         last = ""
