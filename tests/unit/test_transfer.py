@@ -72,6 +72,15 @@ def test_there_and_the_same(here, there, tmp_path, key, keys, trusted):
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
+def test_names_and_arguments_that_are_no_text_come_through(there, tmp_path):
+    command, name = ("cat", "caf\udce9.txt"), "files/caf\udce9.txt"
+    repository = new_repository(tmp_path / "cache")
+    save(repository, "w@3.2", {name: noise(5000, 1)}, folder=tmp_path, command=command)
+    export(repository, tmp_path / "w.perdure")
+    assert bring(there, tmp_path / "w.perdure", tmp_path).manifest.command == command
+    assert content(there, "w@3.2") == {name: noise(5000, 1)}
+
+
 def test_again_is_nothing_new_and_another_one_is_refused(here, there, tmp_path):
     export(here, tmp_path / "w.perdure")
     bring(there, tmp_path / "w.perdure", tmp_path)
