@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 import time
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 
@@ -14,12 +14,17 @@ class MisbehavingStore:
 
     def __init__(self) -> None:
         self.conduct = "honest"
-        """``honest``; ``ignores`` conditions; ``lies``: says "exists" and overwrites; ``racy``: looks, writes later; ``unordered``."""
+        """``honest``; ``ignores`` conditions; ``lies``: says "exists" and overwrites; ``racy``: looks, writes later; ``unordered``;
+        ``conflicts``: a conditional write that comes while another of that key is under way is answered 409, the first time."""
         self.answers: list[tuple[int, str] | str] = []
         """Each used once: (status, code), ``reset`` (closes without an answer), ``hang`` (until `close`), ``lost`` (does it, resets)."""
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.lock = threading.Lock()
+        self.writing: dict[str, threading.Event] = {}
+        self.refused: set[tuple[str, bytes]] = set()
+        self.missed = threading.Event()
+        """Somebody was told that an object is not there."""
         self.closing = threading.Event()
         store = self
 
@@ -84,6 +89,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _put(self, store: MisbehavingStore, key: str, body: bytes) -> None:
         conditional = self.headers.get("If-None-Match") == "*" and store.conduct != "ignores"
+        if conditional and store.conduct == "conflicts":
+            return self._put_one_of_many(store, key, body)
         with store.lock:
             refused = conditional and key in store.objects
             if not refused and store.conduct != "racy":
@@ -97,14 +104,34 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             store.objects[key] = body
         return self._answer(200, headers={"ETag": '"x"'})
 
+    def _put_one_of_many(self, store: MisbehavingStore, key: str, body: bytes) -> None:
+        with store.lock:
+            other = store.writing.get(key)
+            ended = store.writing.setdefault(key, threading.Event())
+            is_news = (key, body) not in store.refused
+            if other is not None:
+                store.refused.add((key, body))
+        if other is None:
+            time.sleep(0.2)  # how long it is under way
+            store.objects[key] = body
+            ended.set()
+            return self._answer(200, headers={"ETag": '"x"'})
+        if is_news and not ended.is_set():
+            return self._answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+        ended.wait(120)
+        return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+
     def _get(self, store: MisbehavingStore, key: str) -> None:
         if key not in store.objects:
-            return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            return store.missed.set()
         body = store.objects[key]
         return self._answer(200, body, {"ETag": '"x"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"})
 
     def _list(self, store: MisbehavingStore, bucket: str) -> None:
-        names = sorted((key.removeprefix(bucket.rstrip("/") + "/"), len(body)) for key, body in store.objects.items())
+        prefix = parse_qs(urlsplit(self.path).query).get("prefix", [""])[0]
+        all_names = sorted((key.removeprefix(bucket.rstrip("/") + "/"), len(body)) for key, body in store.objects.items())
+        names = [(name, size) for name, size in all_names if name.startswith(prefix)]
         if store.conduct == "unordered":
             names.reverse()
         found = "".join(

@@ -55,9 +55,30 @@ class Together:
             self._others.wait(120)
 
 
+class UnderWay:
+    """What a server does during a write: the first is done at once, the next only when another writer was told that nothing is there."""
+
+    def __init__(self, server: MisbehavingStore) -> None:
+        self._server = server
+        self._is_first = True
+
+    def sleep(self, _seconds: float) -> None:
+        if not self._is_first:
+            self._server.missed.wait(120)
+        self._is_first = False
+
+
 class TestServersThatCannotBeTrusted:
     def test_an_honest_one_is_taken_and_nothing_of_the_trial_stays(self, server):
         _bucket(server).create()
+        assert server.objects == {}
+
+    def test_one_that_refuses_writers_while_another_writes_is_taken(self, server, monkeypatch):
+        """What Amazon does: those who come in the midst of a conditional write are told to try again, and nothing is there yet."""
+        server.conduct = "conflicts"
+        monkeypatch.setattr(doubles.s3, "time", UnderWay(server))
+        _bucket(server).create()
+        assert server.missed.is_set()
         assert server.objects == {}
 
     @pytest.mark.parametrize(
@@ -96,6 +117,11 @@ _ANSWERS = [
     ((503, "SlowDown"), errors.StoreUnavailable, "503 SlowDown"),
     ((429, "TooManyRequests"), errors.StoreUnavailable, "429"),
     ((408, "RequestTimeout"), errors.StoreUnavailable, "408"),
+    ((400, "RequestTimeout"), errors.StoreUnavailable, "400 RequestTimeout"),
+    ((400, "IncompleteBody"), errors.StoreUnavailable, "400 IncompleteBody"),
+    ((400, "BadDigest"), errors.StoreUnavailable, "400 BadDigest"),
+    ((400, "XAmzContentSHA256Mismatch"), errors.StoreUnavailable, "400 XAmzContentSHA256Mismatch"),
+    ((403, "InvalidObjectState"), errors.StoreError, "403 InvalidObjectState"),
     ((507, "XMinioStorageFull"), errors.StoreFull, "507"),
     ((403, "QuotaExceeded"), errors.StoreFull, "QuotaExceeded"),
     ((403, "AccessDenied"), errors.StoreError, "403 AccessDenied"),
@@ -177,6 +203,28 @@ class TestAnswers:
     def test_what_others_keep_in_the_bucket_is_passed_over(self, server):
         server.objects = {"/bucket/a": b"1", "/bucket/their file+x": b"", "/bucket/z": b""}
         assert [info.key for info in _bucket(server).list("")] == ["a", "z"]
+
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [("their//file", "their//file"), ("their/./file", "their/./file"), ("..", ".."), ("x\x01<b>", r"x\u{1}<b>"), ('"\n//', r"\"\n//")],
+    )
+    def test_what_others_keep_under_a_name_that_cannot_be_listed_is_named(self, server, name, shown):
+        server.objects = {"/bucket/packs/x": b"1", f"/bucket/{name}": b""}
+        backend = _retrying(_bucket(server))
+        with pytest.raises(errors.StoreError) as caught:
+            list(backend.list(""))
+        assert f"in the way of every listing: {shown}" in str(caught.value)
+        assert str(caught.value).isprintable()
+        assert "prefix" in caught.value.hint
+        assert not caught.value.retryable
+        assert backend.exists()
+        assert [info.key for info in backend.list("packs/")] == ["packs/x"]
+
+    def test_an_archived_object(self, server):
+        server.answers = [(403, "InvalidObjectState")]
+        with pytest.raises(errors.StoreError) as caught:
+            _bucket(server).get("k")
+        assert "archived" in caught.value.hint
 
 
 def test_a_forked_child_is_told_instead_of_hanging(server):

@@ -270,6 +270,18 @@ def test_an_absent_store_is_told_and_not_made(store, tmp_path, command):
     assert not (tmp_path / "absent").exists()
 
 
+def test_a_store_that_lost_its_configuration_is_not_made_anew(store, tmp_path):
+    store("export", "w", "--plain", "-o", "w.perdure")
+    (tmp_path / "store" / "perdure.json").rename(tmp_path / "away")
+    for command in (("import", "w.perdure", "--trust"), ("ls",)):
+        done = store(*command)
+        assert done.returncode == 13
+        assert "perdure.json" in done.stderr
+        assert "copy" in done.stderr
+    (tmp_path / "away").rename(tmp_path / "store" / "perdure.json")
+    assert store("verify").returncode == 0
+
+
 def test_the_store_lies_in_the_state_folder_when_nothing_else_is_said(store, repository, tmp_path, monkeypatch):
     monkeypatch.delenv("PERDURE_STORE")
     (tmp_path / "state").mkdir(mode=0o700)

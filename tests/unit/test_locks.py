@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 
@@ -14,7 +15,8 @@ from stores import Still, new_repository, reopened
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
-from perdure.store import layout, lock_records, locks
+from perdure.store import documents, layout, lock_records, locks
+from perdure.store.backends.contract import ObjectInfo
 from perdure.store.backends.local import LocalBackend
 from perdure.store.lock_records import Kind
 from perdure.store.locks import Lock
@@ -306,6 +308,102 @@ def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
     assert len(keys(repository)) == 1
     with locks.exclusive(repository, purpose="test", surroundings=Linux(), wait_s=0):
         assert len(keys(repository)) == 1
+
+
+class Crowd:
+    """A store in which many hosts hold shared locks, each of which replaces its own in turns, as time passes with every call."""
+
+    parallel = 1
+
+    def __init__(self, repository, here: Still, hosts: int, call_s: float) -> None:
+        self._repository = repository
+        self._here = here
+        self._call_s = call_s
+        self._turn_s = locks.TTL_S / locks.BEATS_A_TTL
+        self._hosts = [Still(host=f"h{number}") for number in range(hosts)]
+        self._keys: list[list[str]] = [[] for _ in range(hosts)]
+        self._due_s = [here.now_s() + self._turn_s * number / hosts for number in range(hosts)]
+        self.reads = 0
+        for number in range(hosts):
+            self._replace(number)
+            self._replace(number)
+
+    def _replace(self, number: int) -> None:
+        host = self._hosts[number]
+        self._keys[number].append(layout.lock_key(self._drawn(number)))
+        record = lock_records.Record(SHARED, host.owner("checkpoint"), (), locks.TTL_S)
+        documents.write(self._repository, self._keys[number][-1], record, replace=True)
+        for key in self._keys[number][:-2]:
+            self._repository.backend.delete(key)
+        del self._keys[number][:-2]
+
+    def _drawn(self, number: int) -> str:
+        # Mixed, so that new ones do not come behind old ones in a listing.
+        return hashlib.sha256(f"{number} {self._hosts[number].token()}".encode()).hexdigest()[:32]
+
+    def _catch_up(self) -> None:
+        for number, due_s in enumerate(self._due_s):
+            if due_s <= self._here.now_s():
+                self._replace(number)
+                self._due_s[number] += self._turn_s
+
+    def __getattr__(self, name):
+        act = getattr(self._repository.backend, name)
+
+        def call(*arguments, **more):
+            self._here.pass_time(self._call_s)
+            self._catch_up()
+            self.reads += name == "get"
+            return iter(list(act(*arguments, **more))) if name == "list" else act(*arguments, **more)
+
+        return call
+
+
+def test_many_who_hold_and_renew_shared_locks_let_another_in(repository, tmp_path):
+    """While all locks are read once, at 10 ms each, a fifth of them are replaced."""
+    here = Still()
+    crowd = Crowd(repository, here, hosts=300, call_s=0.01)
+    own = reopened(repository, tmp_path, backend=crowd)
+    began_s = here.now_s()
+    lock(own, SHARED, here).acquire()
+    assert here.now_s() - began_s < 15
+    assert crowd.reads < 2 * 600
+    assert {one.owner.host for one in lock_records.held(own)} == {"here", *(f"h{number}" for number in range(300))}
+
+
+def test_locks_that_go_before_they_can_be_read_are_told_as_that(repository, tmp_path):
+    class Fleeting:
+        def __getattr__(self, name):
+            return getattr(repository.backend, name)
+
+        def list(self, prefix):
+            return iter([*repository.backend.list(prefix), ObjectInfo(layout.lock_key("0" * 32), 1)])
+
+    own = reopened(repository, tmp_path, backend=Fleeting())
+    with pytest.raises(errors.StoreLocked, match="come and go faster"):
+        lock(own, SHARED, Still()).acquire(wait_s=5)
+    with pytest.raises(errors.StoreLocked, match="come and go faster"):
+        lock_records.in_use(own, Still())
+
+
+def test_locks_are_read_as_many_at_once_as_pay_off(repository, tmp_path):
+    class Together:
+        parallel = 2
+
+        def __init__(self) -> None:
+            self._both = threading.Barrier(2, timeout=60)
+
+        def __getattr__(self, name):
+            return getattr(repository.backend, name)
+
+        def get(self, key, **more):
+            if key.startswith(layout.LOCKS):
+                self._both.wait()
+            return repository.backend.get(key, **more)
+
+    for number in range(4):
+        lock(repository, SHARED, Still(pid=number + 1)).acquire()
+    assert len(lock_records.held(reopened(repository, tmp_path, backend=Together()))) == 4
 
 
 class Workshop:

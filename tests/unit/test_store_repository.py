@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stores import describe, new_repository, save
+from stores import describe, new_repository, noise, save
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
@@ -44,6 +44,39 @@ def test_a_place_without_a_store_says_so(tmp_path: Path) -> None:
     backend.create()
     with pytest.raises(errors.StoreMissing):
         Repository.open(backend, key=None, cache=tmp_path)
+
+
+@pytest.mark.parametrize("left", ["packs/", "workloads/"])
+def test_a_store_that_lost_its_configuration_is_damaged_and_not_missing(tmp_path: Path, left: str) -> None:
+    """Its secret is in there: a new one would open nothing of what lies here."""
+    made = new_repository(tmp_path)
+    save(made, "w@1.1", {"a": noise(10_000, 1)}, folder=tmp_path)
+    for info in made.backend.list(""):
+        if not info.key.startswith(left):
+            made.backend.delete(info.key)
+    with pytest.raises(errors.StoreCorrupt, match=r"perdure\.json") as caught:
+        reopen(made, tmp_path, None)
+    assert caught.value.object_key == layout.CONFIG
+    assert "copy" in caught.value.hint
+
+
+def test_a_store_that_is_made_at_this_moment_is_neither(tmp_path: Path) -> None:
+    made = new_repository(tmp_path)
+    save(made, "w@1.1", {"a": noise(10_000, 1)}, folder=tmp_path)
+    content = made.backend.get(layout.CONFIG)
+    made.backend.delete(layout.CONFIG)
+
+    class Being:
+        """The configuration is written, and a checkpoint after it, between the look for it and the look for others."""
+
+        def __getattr__(self, name: str):
+            return getattr(made.backend, name)
+
+        def list(self, prefix: str):
+            made.backend.put(layout.CONFIG, content)
+            return made.backend.list(prefix)
+
+    assert Repository.open(Being(), key=None, cache=tmp_path).id == made.id
 
 
 def test_every_changed_byte_of_the_configuration_is_found(tmp_path: Path) -> None:

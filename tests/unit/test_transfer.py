@@ -44,7 +44,7 @@ def export(repository, output, key=KEY, **more):
     )
 
 
-def bring(repository, source, tmp_path, keys=(KEY,), trusted=False, here=None):
+def bring(repository, source, tmp_path, keys=(KEY,), trusted=False, here=None, progress=lambda _done: None):
     return transfer.import_(
         repository,
         source,
@@ -52,7 +52,7 @@ def bring(repository, source, tmp_path, keys=(KEY,), trusted=False, here=None):
         trusted=trusted,
         scratch=tmp_path,
         surroundings=here or Still(),
-        progress=lambda _done: None,
+        progress=progress,
     )
 
 
@@ -70,6 +70,15 @@ def test_there_and_the_same(here, there, tmp_path, key, keys, trusted):
     size_bytes = (tmp_path / "w.perdure").stat().st_size
     assert PIECE_BYTES < size_bytes < PIECE_BYTES * 1.1  # zeros and text take next to nothing
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_names_and_arguments_that_are_no_text_come_through(there, tmp_path):
+    command, name = ("cat", "caf\udce9.txt"), "files/caf\udce9.txt"
+    repository = new_repository(tmp_path / "cache")
+    save(repository, "w@3.2", {name: noise(5000, 1)}, folder=tmp_path, command=command)
+    export(repository, tmp_path / "w.perdure")
+    assert bring(there, tmp_path / "w.perdure", tmp_path).manifest.command == command
+    assert content(there, "w@3.2") == {name: noise(5000, 1)}
 
 
 def test_again_is_nothing_new_and_another_one_is_refused(here, there, tmp_path):
@@ -109,6 +118,50 @@ def test_nothing_is_mixed_into_a_workload_that_runs(here, there, tmp_path):
     with pytest.raises(errors.WorkloadBusy, match="process 7 on here"):
         bring(there, tmp_path / "w.perdure", tmp_path, here=Still(pid=8, alive={7}))
     held.renew()
+    assert there.checkpoints("w") == ()
+
+
+@pytest.mark.parametrize("moment", ["while the file is read", "while its life is recorded"])
+def test_a_workload_that_is_started_meanwhile_goes_on_and_the_import_is_refused(here, there, tmp_path, moment):
+    export(here, tmp_path / "w.perdure")
+    held = []
+
+    def start(_done: object) -> None:
+        if not held:
+            held.append(lives.begin(there, "w", restored_from=None, surroundings=Still(host="elsewhere", pid=7)))
+
+    def record(key: str) -> None:
+        if key == layout.end_key("w", ID.epoch):
+            start(key)
+
+    own = reopened(there, tmp_path / "own", before_put=record, key=b"o" * 40)
+    with pytest.raises(errors.WorkloadBusy, match="process 7 on elsewhere"):
+        bring(own, tmp_path / "w.perdure", tmp_path, progress=start if moment.endswith("read") else lambda _done: None)
+    assert there.checkpoints("w") == ()
+    held[0].renew()
+    assert lives.latest(there, "w").epoch == 1
+    held[0].end(LifeEnd(at_ns=0, completed=True, status=0, reason="done"))
+    bring(there, tmp_path / "w.perdure", tmp_path)
+    past = lives.latest(there, "w")
+    assert (past.epoch, past.end.completed) == (ID.epoch, False)
+    assert lives.begin(there, "w", restored_from=ID, surroundings=Still()).life.epoch == ID.epoch + 1
+
+
+def test_a_life_that_begins_meanwhile_with_the_epoch_of_the_imported_one_is_not_ended(here, there, tmp_path):
+    export(here, tmp_path / "w.perdure")
+    for _ in range(1, ID.epoch):
+        lives.begin(there, "w", restored_from=None, surroundings=Still()).end(LifeEnd(at_ns=0, completed=False, status=1, reason="failed"))
+    held = []
+
+    def record(key: str) -> None:
+        if key == layout.end_key("w", ID.epoch) and not held:
+            held.append(lives.begin(there, "w", restored_from=None, surroundings=Still(host="elsewhere", pid=7)))
+
+    own = reopened(there, tmp_path / "own", before_put=record, key=b"o" * 40)
+    with pytest.raises(errors.WorkloadBusy, match="elsewhere"):
+        bring(own, tmp_path / "w.perdure", tmp_path)
+    held[0].renew()
+    assert lives.alive(there, "w", Still()).epoch == held[0].life.epoch == ID.epoch
     assert there.checkpoints("w") == ()
 
 

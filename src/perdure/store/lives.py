@@ -219,16 +219,43 @@ def alive(repository: Repository, workload: str, surroundings: Surroundings) -> 
     return None
 
 
-def record_past(repository: Repository, checkpoint: CheckpointId, *, started_ns: int, end: LifeEnd, surroundings: Surroundings) -> None:
-    """Record the life that made `checkpoint` in another store, as ended: the next epoch is then above it. One that is there stays."""
+def record_past(repository: Repository, checkpoint: CheckpointId, *, started_ns: int, end: LifeEnd, surroundings: Surroundings) -> bool:
+    """Record the life that made `checkpoint` in another store, as ended: the next epoch is then above it.
+
+    One that is there stays, unless it was withdrawn. Returns whether it was recorded now. Raises `errors.WorkloadBusy` when a life of that
+    very epoch has begun here and may be going on.
+    """
+    workload, epoch = checkpoint.workload, checkpoint.epoch
     owner = surroundings.owner("import")
-    life = msgspec.structs.replace(_life(checkpoint.workload, checkpoint.epoch, None, owner, surroundings), started_ns=started_ns)
+    life = msgspec.structs.replace(_life(workload, epoch, None, owner, surroundings), started_ns=started_ns)
     begun = Begun(life, owner, TTL_S)
     # The end first: at no moment is there a life that others would wait for.
-    if life_records.write_end(repository, checkpoint.workload, checkpoint.epoch, Ended(end)):
-        life_records.write_lease(repository, checkpoint.workload, checkpoint.epoch, Lease(0, end.at_ns, begun, end))
-    with contextlib.suppress(errors.ObjectExists):
-        documents.write(repository, layout.life_key(checkpoint.workload, checkpoint.epoch), begun, replace=False)
+    is_new = life_records.write_end(repository, workload, epoch, Ended(end))
+    is_recorded = is_new or _replace_withdrawn(repository, workload, epoch, end)
+    try:
+        documents.write(repository, layout.life_key(workload, epoch), begun, replace=False)
+    except errors.ObjectExists:
+        there = life_records.read_begun(repository, workload, epoch) if is_new else None
+        if there is not None and surroundings.is_alive(there.owner) is not False:
+            repository.backend.delete(layout.end_key(workload, epoch))  # it is not that one's
+            raise _busy(Seen(epoch, there)) from None
+    if is_recorded:
+        life_records.write_lease(repository, workload, epoch, Lease(0, end.at_ns, begun, end))
+    return is_recorded
+
+
+def withdraw_past(repository: Repository, checkpoint: CheckpointId, end: LifeEnd) -> None:
+    """Take back what `record_past` recorded just now: to older lives it is again as if that one had never run. `end` says why."""
+    withdrawn = Ended(_storable(end), withdrawn=True)
+    documents.write(repository, layout.end_key(checkpoint.workload, checkpoint.epoch), withdrawn, replace=True)
+
+
+def _replace_withdrawn(repository: Repository, workload: str, epoch: int, end: LifeEnd) -> bool:
+    there = life_records.end_if_readable(repository, workload, epoch)
+    if there is None or not there.withdrawn:
+        return False
+    documents.write(repository, layout.end_key(workload, epoch), Ended(end), replace=True)
+    return True
 
 
 def _whole(repository: Repository, workload: str, epoch: int) -> Life | None:

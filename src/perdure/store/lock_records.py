@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -50,15 +51,54 @@ class Held(msgspec.Struct, frozen=True):
         return self.record.owner if self.record else None
 
 
+UNTOLD = Held(layout.LOCKS, None)
+"""Stands for the locks of a store where some go, look after look, before they can be read."""
+
+
+class Known:
+    """The locks that there are, over many looks. What lies at a key never changes: each is read once, so that looks soon see all of them.
+
+    With many holders, of whom each replaces its lock every so often, one that reads all of them anew would always find that some went.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._read: dict[str, Held] = {}
+
+    def look(self, own: frozenset[str] = frozenset()) -> tuple[list[Held], bool]:
+        """Return the locks that there are now, but for those at the keys `own`; and whether these are all.
+
+        They are not when one went after it was listed: it may have been replaced by another, which was not listed yet.
+        """
+        keys = [info.key for info in self._repository.backend.list(layout.LOCKS) if info.key not in own]
+        new = [key for key in keys if key not in self._read]
+        found = dict(zip(new, self._read_all(new), strict=True))
+        seen = [one for one in (self._read.get(key) or found[key] for key in keys) if one is not None]
+        # One that cannot be read now is read again: perhaps the server of a shared folder did not have all of it yet.
+        self._read = {one.key: one for one in seen if one.record is not None}
+        return seen, None not in found.values()
+
+    def _read_all(self, keys: list[str]) -> list[Held | None]:
+        readers = min(len(keys), self._repository.backend.parallel)
+        if readers <= 1:
+            return [_read(self._repository, key) for key in keys]
+        with ThreadPoolExecutor(readers, thread_name_prefix="perdure-store-look") as pool:
+            return list(pool.map(lambda key: _read(self._repository, key), keys))
+
+
 def held(repository: Repository) -> tuple[Held, ...]:
-    """Return every lock that there is, left behind or not."""
-    seen: list[Held | None] = []
+    """Return every lock that there is, left behind or not. Raises `errors.StoreLocked` when that cannot be told now."""
+    known = Known(repository)
     for _ in range(_LOOKS):
-        seen = [_read(repository, info.key) for info in repository.backend.list(layout.LOCKS)]
-        if None not in seen:
-            break
-        # One that went after it was listed may have been replaced by another, which was not listed yet.
-    return tuple(one for one in seen if one is not None)
+        seen, are_all = known.look()
+        if are_all:
+            return tuple(seen)
+    raise untold()
+
+
+def untold() -> errors.StoreLocked:
+    """Return the error for a store of which it cannot be told now who is at work in it."""
+    return errors.StoreLocked("the locks of this store come and go faster than they can be read", hint="try again")
 
 
 def in_use(repository: Repository, surroundings: Surroundings) -> frozenset[CheckpointId]:
@@ -74,26 +114,26 @@ def in_use(repository: Repository, surroundings: Surroundings) -> frozenset[Chec
 class Others:
     """What one who wants a lock has seen of the locks of others, over many looks."""
 
-    def __init__(self, repository: Repository, surroundings: Surroundings, kind: Kind, own: frozenset[str]) -> None:
+    def __init__(self, repository: Repository, surroundings: Surroundings, kind: Kind, *, own: frozenset[str], known: Known) -> None:
+        """`known`: what was seen before, which is added to."""
         self._repository = repository
         self._surroundings = surroundings
+        self._known = known
         self._kind = kind
         self.own = own
         """Keys of locks that are not others'."""
         self._quiet: dict[str, Quiet] = {}
 
     def look(self) -> Held | None:
-        """Return a lock that is in the way, or None. Those left behind are removed."""
+        """Return a lock that is in the way, or None; `UNTOLD` when that cannot be told now. Those left behind are removed."""
         for _ in range(_LOOKS):
-            keys = [info.key for info in self._repository.backend.list(layout.LOCKS) if info.key not in self.own]
-            seen = [_read(self._repository, key) for key in keys]
-            in_the_way = [one for one in seen if one is not None and self._is_in_the_way(one)]
+            seen, are_all = self._known.look(self.own)
+            in_the_way = [one for one in seen if self._is_in_the_way(one)]
             if in_the_way:
                 return in_the_way[0]
-            if None not in seen:
+            if are_all:
                 return None
-            # As above.
-        return Held(layout.LOCKS, None)
+        return UNTOLD
 
     def _is_in_the_way(self, found: Held) -> bool:
         if found.record is not None and Kind.EXCLUSIVE not in (self._kind, found.record.kind):

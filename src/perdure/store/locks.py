@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
-from perdure.store import documents, layout
-from perdure.store.lock_records import MARGIN, TTL_S, Held, Kind, Others, Record
+from perdure.store import documents, layout, lock_records
+from perdure.store.lock_records import MARGIN, TTL_S, Held, Kind, Known, Others, Record
 from perdure.store.owners import Owner, Surroundings
 from perdure.store.repository import Repository
 
@@ -57,6 +57,7 @@ class Lock:
         """Describe the lock; nothing is written yet. `purpose` is a word for others, such as ``gc``."""
         self._repository = repository
         self._surroundings = surroundings
+        self._known = Known(repository)
         self._record = Record(kind, surroundings.owner(purpose), tuple(using), ttl_s)
         self._keys: list[str] = []
         """The lock that counts is the last one; one before it is on its way out."""
@@ -162,7 +163,8 @@ class Lock:
         self._believed_since_s = since_s
 
     def _others(self, *own: str) -> Others:
-        return Others(self._repository, self._surroundings, self._record.kind, own=frozenset((*self._keys, *own)))
+        mine = frozenset((*self._keys, *own))
+        return Others(self._repository, self._surroundings, self._record.kind, own=mine, known=self._known)
 
     def _remove(self, *keys: str) -> None:
         # One that cannot be deleted now is left behind, and is taken for that after a while.
@@ -251,6 +253,8 @@ def _beat(lock: Lock, ended: threading.Event) -> None:
 def _locked(found: Held | None) -> errors.StoreLocked:
     if found is None:
         return errors.StoreLocked("others are taking locks of this store at this moment", hint="try again")
+    if found is lock_records.UNTOLD:
+        return lock_records.untold()
     if found.record is None:
         return errors.StoreLocked(f"there is a lock that cannot be read: {found.key}", hint=f"try again in {TTL_S * MARGIN:g} s")
     return errors.StoreLocked(

@@ -51,6 +51,22 @@ class Body(msgspec.Struct, frozen=True):
     """The manifest's own: tells it from another one that had the same key before."""
 
 
+def plain(head: Manifest) -> bytes:
+    """Return `head` as JSON, of ASCII alone."""
+    # Not msgspec's JSON: names of files and arguments may be bytes that are no UTF-8, held as lone surrogates.
+    return json.dumps(msgspec.to_builtins(head), separators=(",", ":")).encode("ascii")
+
+
+def of_plain(content: bytes, name: str) -> Manifest:
+    """Return the head that `plain` was given; `name` says where it stands. Raises `errors.StoreFormat` for anything else."""
+    try:
+        return msgspec.convert(json.loads(content), type=Manifest)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise errors.StoreFormat(
+            f"{name} says things that this Perdure does not know: {error}", hint="use the Perdure that wrote it, or a newer one"
+        ) from error
+
+
 def encode(keys: Keys, salt: bytes, head: Manifest, body: bytes, *, least_head_bytes: int = 0) -> tuple[bytes, int]:
     """Return the manifest object, and the bytes that its head was given.
 
@@ -58,8 +74,7 @@ def encode(keys: Keys, salt: bytes, head: Manifest, body: bytes, *, least_head_b
     counts towards the sizes that stand in it, can be settled.
     """
     key = layout.manifest_key(head.id)
-    # Not msgspec's JSON: names of files and arguments may be bytes that are no UTF-8, held as lone surrogates.
-    wrapped = codec.wrap(json.dumps(msgspec.to_builtins(head), separators=(",", ":")).encode("ascii"))
+    wrapped = codec.wrap(plain(head))
     head_bytes = max(-(-len(wrapped) // _HEAD_STEP_BYTES) * _HEAD_STEP_BYTES, least_head_bytes)
     wrapped += bytes(head_bytes - len(wrapped))
     front = codec.preamble(keys, MAGIC) + salt + _LENGTHS.pack(head_bytes + TAG_BYTES, len(body) + TAG_BYTES)
@@ -94,12 +109,7 @@ class Opened:
 
     def head(self, sealed: Bytes) -> Manifest:
         """Return the head, from its sealed bytes."""
-        try:
-            manifest = msgspec.convert(json.loads(self._part(_HEAD, sealed, MAX_HEAD_BYTES)), type=Manifest)
-        except (msgspec.ValidationError, ValueError, RecursionError) as error:
-            raise errors.StoreFormat(
-                f"{self._key} says things that this Perdure does not know: {error}", hint="use the Perdure that wrote it, or a newer one"
-            ) from error
+        manifest = of_plain(self._part(_HEAD, sealed, MAX_HEAD_BYTES), self._key)
         if layout.manifest_key(manifest.id) != self._key:
             raise codec.corrupt(self._key, f"it is the manifest of {manifest.id}")
         return manifest

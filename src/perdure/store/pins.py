@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from perdure import errors
+from perdure.base import text
 from perdure.model.checkpoint import CheckpointId
 from perdure.store import documents, layout
 from perdure.store.owners import Surroundings
@@ -26,7 +27,8 @@ def pin(repository: Repository, checkpoint: CheckpointId, *, note: str, surround
     """
     key = layout.pin_key(checkpoint)
     # The pin comes first: a `prune` that runs now looks for it before each removal, and whoever looks after it has seen it remain.
-    documents.write(repository, key, Pin(surroundings.wall_ns(), surroundings.owner("pin").host, note), replace=True)
+    said = Pin(surroundings.wall_ns(), surroundings.owner("pin").host, text.visible(note))
+    documents.write(repository, key, said, replace=True)
     try:
         repository.head(checkpoint)
     except (errors.WorkloadMissing, errors.StoreCorrupt):

@@ -84,14 +84,22 @@ class Repository:
         returns n random bytes fit for keys.
 
         Raises `errors.StoreMissing`, `errors.StoreKeyWrong` (also for a missing or superfluous key), `errors.StoreFormat`,
-        `errors.StoreCorrupt`.
+        `errors.StoreCorrupt` (also for a store whose configuration is gone: a new one would open nothing of what it holds).
         """
-        try:
-            content = backend.get(layout.CONFIG, length=config.MAX_BYTES + 1)
-        except errors.ObjectMissing:
+        content = _configuration(backend)
+        if content is None and any(next(backend.list(prefix), None) for prefix in (layout.PACKS, layout.WORKLOADS)):
+            # Looked for again: it may have been made since by somebody else, who then wrote the rest.
+            content = _configuration(backend)
+            if content is None:
+                raise errors.StoreCorrupt(
+                    f"{backend.url}: {layout.CONFIG} is gone, without which nothing of this store can be read",
+                    hint=f"bring {layout.CONFIG} back from a copy; a new store needs another place",
+                    object_key=layout.CONFIG,
+                )
+        if content is None:
             raise errors.StoreMissing(
                 f"there is no store at {backend.url}", hint="perdure run makes one; or name another place: --store URL"
-            ) from None
+            )
         repository_id, keys = config.decode(content, key)
         return cls(backend, repository_id, keys, cache=cache, threads=threads, random=random)
 
@@ -300,6 +308,13 @@ class _Memory:
         for part in parts:
             self.content[offset : offset + len(part)] = part
             offset += len(part)
+
+
+def _configuration(backend: Backend) -> bytes | None:
+    try:
+        return backend.get(layout.CONFIG, length=config.MAX_BYTES + 1)
+    except errors.ObjectMissing:
+        return None
 
 
 def _wanted(head: Manifest, names: Collection[str] | None) -> list[int]:

@@ -90,7 +90,7 @@ def import_(
 
     Raises `errors.InputMissing`, `errors.InputFormat` for a damaged or hostile file, `errors.StoreFormat` for one of a newer Perdure,
     `errors.StoreKeyWrong` for one that none of `key_files` opens, `errors.UsageError` for one that is not trusted, `errors.ObjectExists`
-    when the store has another checkpoint of that name, `errors.WorkloadBusy` when that workload is running.
+    when the store has another checkpoint of that name, `errors.WorkloadBusy` when that workload is running, or is started meanwhile.
     """
     with _opened(source) as handle:
         front = transfer_format.read_front(handle, str(source))
@@ -153,9 +153,20 @@ def _previous(repository: Repository, checkpoint: CheckpointId) -> Manifest | No
 
 
 def _count_on(repository: Repository, wanted: Manifest, surroundings: Surroundings) -> None:
-    """Let the lives of this workload be counted on from the checkpoint's, so that newer ones are newer here too."""
+    """Let the lives of this workload be counted on from the checkpoint's, so that newer ones are newer here too.
+
+    Raises `errors.WorkloadBusy` for one that was started since the import began: it must not take the checkpoint's life for a newer one.
+    """
+    _check_idle(repository, wanted.id.workload, surroundings)
     end = LifeEnd(at_ns=surroundings.wall_ns(), completed=False, status=None, reason=f"its checkpoint {wanted.id} was imported")
-    lives.record_past(repository, wanted.id, started_ns=wanted.created_ns, end=end, surroundings=surroundings)
+    is_recorded = lives.record_past(repository, wanted.id, started_ns=wanted.created_ns, end=end, surroundings=surroundings)
+    # One that begins now either sees the record, or is seen here.
+    try:
+        _check_idle(repository, wanted.id.workload, surroundings)
+    except errors.WorkloadBusy as busy:
+        if is_recorded:
+            lives.withdraw_past(repository, wanted.id, msgspec.structs.replace(end, reason=f"its checkpoint was not imported: {busy}"))
+        raise
 
 
 def _check_idle(repository: Repository, workload: str, surroundings: Surroundings) -> None:

@@ -25,7 +25,7 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import Manifest
-from perdure.store import codec, names
+from perdure.store import codec, manifests, names
 from perdure.store.crypto import TAG_BYTES, Damaged
 from perdure.store.keys import Keys
 
@@ -53,7 +53,7 @@ class Writer:
         self._front = _FRONT.pack(MAGIC, VERSION, _KEYED if key_file is not None else 0, 0, salt, keys.check)
         self._parts = 0
         handle.write(self._front)
-        self._write(b"manifest", msgspec.json.encode(manifest))
+        self._write(b"manifest", manifests.plain(manifest))
 
     def piece(self, content: bytes) -> None:
         """Write the next piece: `PIECE_BYTES`, fewer only at the end of a file."""
@@ -119,13 +119,7 @@ class Reader:
         self._front = front.raw
         self._seal = Keys(salt, key_file if front.keyed else None).seal_for(salt)
         self._parts = 0
-        head = self._read(b"manifest", MAX_HEAD_BYTES)
-        try:
-            self.manifest = msgspec.json.decode(head, type=Manifest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise errors.StoreFormat(
-                f"{name} says things that this Perdure does not know: {error}", hint="use the Perdure that wrote it, or a newer one"
-            ) from error
+        self.manifest = manifests.of_plain(self._read(b"manifest", MAX_HEAD_BYTES), name)
         self._check_files()
 
     def pieces(self, size_bytes: int) -> Iterator[bytes]:

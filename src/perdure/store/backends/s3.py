@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -22,11 +24,14 @@ import msgspec
 from perdure import errors
 from perdure.store.backends import contract, names, s3_errors
 from perdure.store.backends.contract import ObjectInfo
+from perdure.store.backends.retry import Patience, RetryingBackend
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
 
 _RACERS = 8
+_RACE = Patience(total_s=30.0)
+"""A racer that is told to try again, since another write is under way, waits for that one: some bytes."""
 _runtime_pid: int | None = None
 """The process in which obstore's threads run."""
 
@@ -86,7 +91,8 @@ class S3Backend:
     def exists(self) -> bool:
         """Tell whether the bucket is there and answers."""
         try:
-            next(self._pages(""), None)
+            # Not of all: what others keep beside the store may have names that cannot be listed.
+            next(self._pages("locks/"), None)
         except errors.StoreMissing:
             return False
         return True
@@ -145,7 +151,8 @@ class S3Backend:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects below `prefix` as the server lists them, page by page, which is in order of their keys.
 
-        Raises `errors.StoreError` for a server that lists in another order (Amazon's directory buckets).
+        Raises `errors.StoreError` for a server that lists in another order (Amazon's directory buckets), and for an object of others whose
+        name obstore does not take.
         """
         names.check_prefix(prefix)
         last = ""
@@ -192,10 +199,11 @@ class S3Backend:
 
     def _race(self, key: str) -> None:
         """Write `key` from several threads at once. Raises `errors.StoreError` unless one alone succeeds."""
+        patient = RetryingBackend(self, _RACE, clock=time.monotonic, sleep=time.sleep, random=random.random)
 
         def attempt(number: int) -> bool:
             try:
-                self.put_if_absent(key, b"%d" % number)
+                patient.put_if_absent(key, b"%d" % number)
             except errors.ObjectExists:
                 return False
             return True

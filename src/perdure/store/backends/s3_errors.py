@@ -12,10 +12,12 @@ from perdure import errors
 from perdure.store.backends import names
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z.]{1,64})</Code>")
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _FULL = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageFull"})
 _FOR_NOW = frozenset({408, 409, 425, 429})
 """Time-out, conflict with another request, too early, too many: the ones below 500 that pass by themselves."""
+_CODES_FOR_NOW = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"})
+"""What is answered with 400 though nothing is wrong with the request: its body stalled, was cut short or was changed on its way."""
 _HINTS: dict[str, str] = {
     "RequestTimeTooSkewed": "set this machine's clock",
     "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY is not the one that belongs to AWS_ACCESS_KEY_ID",
@@ -24,10 +26,14 @@ _HINTS: dict[str, str] = {
     "PermanentRedirect": "set the bucket's region: AWS_REGION or ?region=REGION",
     "AuthorizationHeaderMalformed": "set the bucket's region: AWS_REGION or ?region=REGION",
     "InvalidBucketName": "the server does not take this name for a bucket",
+    "InvalidObjectState": "it was archived, perhaps by a lifecycle rule: restore it in the bucket, and take the store out of that rule",
 }
 _REFUSED = "the credentials need s3:GetObject, PutObject, DeleteObject and ListBucket on this bucket"
 _ROLE = re.compile(r"/latest/(?:api/token|meta-data/iam)")
 """Where a cloud's machine is asked for the credentials of its role: what obstore does when no variable gives any."""
+
+_PATH = re.compile(r'\bpath: "((?:[^"\\]|\\.){1,1024})"')
+"""The key that cannot be listed, control characters escaped."""
 
 _SILENCE = (
     ("TimedOut", "no answer in time"),
@@ -54,6 +60,8 @@ def explain(error: Exception, url: str, key: str) -> Exception:
             f"{url}: no credentials: AWS_ACCESS_KEY_ID is not set, and this machine has no role that gives some",
             hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
         )
+    if type(error).__name__ == "InvalidPathError":
+        return _unlistable(url, _PATH.search(text))
     status_match, code_match = _STATUS.search(text), _CODE.search(text)
     status = int(status_match[1]) if status_match else 0
     code = code_match[1] if code_match else ""
@@ -75,9 +83,18 @@ def _refusal(what: str, url: str, status: int, code: str) -> errors.StoreError:
         return errors.StoreFull(what, hint="free some space, let `perdure store gc` do it, or choose another store with --store")
     if status == 501:
         return no_conditions(url, "it answered 501, not implemented")
-    if 300 <= status < 500 and status not in _FOR_NOW:
+    if 300 <= status < 500 and status not in _FOR_NOW and code not in _CODES_FOR_NOW:
         return errors.StoreError(what, hint=_HINTS.get(code, _REFUSED if status in (401, 403) else "see the server's own log"))
     return errors.StoreUnavailable(what, hint="see whether the server runs and this machine reaches it; it was tried several times")
+
+
+def _unlistable(url: str, path: re.Match[str] | None) -> errors.StoreError:
+    """Return the error for a key that obstore refuses to list, and with it every other: one with an empty part, or control characters."""
+    shown = f": {path[1]}" if path else ""
+    return errors.StoreError(
+        f"{url}: an object that Perdure did not write is in the way of every listing{shown}",
+        hint="delete it or give it another name; or give the store a prefix of its own: s3://BUCKET/PREFIX",
+    )
 
 
 def _words(status: int, code: str, text: str) -> str:
