@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.gpuproof import hand
-from bench.gpuproof.place import PROGRAMS, Case, CaseFailed, NotRun, Place, Program
+from bench.gpuproof.place import Case, CaseFailed, NotRun, Place, Program
 from perdure.base import units
 from perdure.checkpoint.cuda.helper import Helper
 from perdure.checkpoint.host import gpu, gpu_canary
@@ -218,7 +218,7 @@ def training(place: Place, device: str = "cuda") -> tuple[dict[str, float], list
     """A training that is saved, killed and brought back has the same loss to the last bit as one that is left alone."""
     if device == "cuda":
         _require_torch(place)
-    argv = [place.python, str(PROGRAMS / "gpu_train.py"), device, str(_TRAIN_STEPS)]
+    argv = place.with_torch("gpu_train.py", device, str(_TRAIN_STEPS))
     alone = Program(place, "training-alone", argv)
     began_s = time.monotonic()
     alone.start()
@@ -263,7 +263,7 @@ def server(place: Place, device: str = "cuda") -> tuple[dict[str, float], list[d
     if device == "cuda":
         _require_torch(place)
     folder = place.folder / "work" / "server"
-    managed = Managed(place, "server", [place.python, str(PROGRAMS / "gpu_serve.py"), str(folder), device])
+    managed = Managed(place, "server", place.with_torch("gpu_serve.py", str(folder), device))
     try:
         began_s = time.monotonic()
         managed.program.start()

@@ -75,6 +75,13 @@ class Place:
         found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(_SOURCE), *filter(None, sys.path)]))
         return found | ({"PERDURE_CRIU": self.criu} if self.criu else {})
 
+    def with_torch(self, program: str, *arguments: str) -> list[str]:
+        """Return the command of one of `PROGRAMS` for the Python that has PyTorch, which may be another one than ours.
+
+        It gets none of our libraries, which it does not need and may not be able to load.
+        """
+        return ["env", "-u", "PYTHONPATH", self.python, str(PROGRAMS / program), *arguments]
+
     def clear(self, *arguments: str) -> None:
         """Run a command of Perdure that clears away what a case left, whatever comes of it and however late it is."""
         command = [sys.executable, "-m", "perdure", *arguments]

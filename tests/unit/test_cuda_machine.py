@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from perdure.checkpoint.cuda import machine
+from perdure.checkpoint.cuda import driver, machine
 from perdure.checkpoint.cuda.contract import Operation, Problem, State, Trouble
 from perdure.checkpoint.cuda.machine import Ask, Phase, Told
 
@@ -281,3 +281,9 @@ def test_what_does_not_pass_is_not_tried_again(trouble):
 
 def test_what_may_pass_is_tried_a_few_times():
     assert [machine.may_try_again(problem(Trouble.TIMED_OUT), attempts) for attempts in (1, 2, 3)] == [True, True, False]
+
+
+def test_a_process_that_loaded_the_library_and_never_used_it_has_no_state():
+    not_initialized = 3
+    assert driver._trouble("cuCheckpointProcessGetState", not_initialized) is Trouble.INVALID
+    assert driver._trouble("cuInit", not_initialized) is Trouble.NO_DRIVER

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bench.gpuproof import __main__ as main
 from bench.gpuproof import cases, hand, overhead, writing
-from bench.gpuproof.place import Case, CaseFailed, NotRun
+from bench.gpuproof.place import Case, CaseFailed, NotRun, Place
 from perdure.base.proc import machine
 from perdure.checkpoint.preflight import gpu_room
 
@@ -108,3 +108,10 @@ class TestRoom:
         monkeypatch.setattr(gpu_room.process, "cgroups", lambda _pid: {"": "/../../elsewhere"})
         (tmp_path / "inside").mkdir()
         assert gpu_room.free_bytes(7, root=tmp_path / "inside") > 1
+
+
+def test_programs_with_pytorch_get_none_of_our_libraries(tmp_path):
+    """The Python that has PyTorch may be of another version, which could not even start with our standard library."""
+    place = Place(tmp_path, gs.gpus(), python="/opt/other/bin/python")
+    assert place.environment["PYTHONPATH"]
+    assert place.with_torch("gpu_train.py", "cuda")[:4] == ["env", "-u", "PYTHONPATH", "/opt/other/bin/python"]

@@ -51,8 +51,17 @@ _TROUBLES = {
 }
 """By CUresult. 803: the library and the kernel's driver have different versions."""
 
+_NOT_INITIALIZED = 3
+
 _STATES = tuple(State)
 """In the order of CUprocessState."""
+
+
+def _trouble(function: str, number: int) -> Trouble:
+    # Of a process: we are initialised ourselves. It has loaded the library, and never used it.
+    if number == _NOT_INITIALIZED and function.startswith("cuCheckpointProcess"):
+        return Trouble.INVALID
+    return _TROUBLES.get(number, Trouble.OTHER)
 
 
 class Cuda:
@@ -82,7 +91,7 @@ class Cuda:
             # What the bindings raise for a function that this driver lacks.
             raise Refused(Trouble.UNSUPPORTED, f"this driver cannot do it: {error}", 801) from error
         if int(result) != 0:
-            raise Refused(_TROUBLES.get(int(result), Trouble.OTHER), f"{function}: {self._name(result)}", int(result))
+            raise Refused(_trouble(function, int(result)), f"{function}: {self._name(result)}", int(result))
         return rest[0] if rest else None
 
     def has(self, function: str, since: int) -> bool:
