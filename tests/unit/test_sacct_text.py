@@ -190,6 +190,10 @@ def test_gpus_from_gres_are_counted_on_each_node(read, gres, gpus):
         ("--gpus-per-node h100:1,h200:2", 6),
         ("--gres=gpu:4", 8),
         ("--gres gpu:a100:2,nvme:1", 4),
+        ("--gres=gpu:4 --job-name=train-G2", 8),
+        ("--gres=gpu:4 --chdir=/w/run-GPT", 8),
+        ("--gpus-per-task=1 --gres=gpu:4", 8),
+        ("--gres=gpu:4 --comment=--gpus-per-node", 8),
         ("--wrap sleep", 0),
     ],
 )
