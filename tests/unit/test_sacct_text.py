@@ -289,6 +289,18 @@ def test_day_pulls_repeat_long_jobs_and_the_most_final_record_stays(tmp_path):
         assert summary.skipped == {"duplicate": 1}
 
 
+def test_equal_indices_of_different_jobs_are_no_duplicates(tmp_path):
+    """Each cluster counts its own, and a pull need not name the cluster."""
+    first, second = tmp_path / "one.txt", tmp_path / "other.txt"
+    head = "DBIndex|JobIDRaw|State|Submit|Start|End|ElapsedRaw\n"
+    times_ = "2026-01-05T00:00:00|2026-01-05T00:00:01|2026-01-05T01:00:01|3600\n"
+    first.write_text(f"{head}11|1|COMPLETED|{times_}12|2|COMPLETED|{times_}")
+    second.write_text(f"{head}11|701|COMPLETED|{times_}12|2|COMPLETED|{times_}")
+    rows, summary = reading.read(first, second)
+    assert [row["raw_id"] for row in rows] == ["1", "2", "701"]
+    assert summary.skipped == {"duplicate": 1}
+
+
 def test_requeued_attempts_are_no_duplicates(read):
     rows, summary = read(f"{HEAD}\n{line(1, day=5)}\n{line(1, day=6)}\n{line(1, day=6)}\n")
     assert len(rows) == 2
