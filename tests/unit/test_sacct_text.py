@@ -38,6 +38,19 @@ def test_commas_need_quotes_around_lists(read):
     assert (row["gpus"], row["name"]) == (4, 'a "b", c')
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_cells_that_are_all_quoted(read, delimiter):
+    cells = [HEAD.split("|"), line(name='a ""b"", c; d').split("|")]
+    (row,), summary = read("".join(delimiter.join(f'"{cell}"' for cell in record) + "\r\n" for record in cells))
+    assert (row["raw_id"], row["state"], row["gpus"], row["name"]) == ("1", "COMPLETED", 8, 'a "b", c; d')
+    assert summary.repaired == {}
+
+
+def test_cells_that_are_all_quoted_below_no_header(read):
+    (row,), _ = read('"7";"COMPLETED";"60"\n', named_fields=("JobIDRaw", "State", "ElapsedRaw"))
+    assert (row["raw_id"], row["elapsed_s"]) == ("7", 60)
+
+
 def test_any_field_order_and_a_field_asked_for_twice(read):
     (row,), summary = read("JobName|ElapsedRaw|ElapsedRaw|State|Novelty|JobID\na|7|7|COMPLETED|?|1_2\n")
     assert (row["name"], row["elapsed_s"], row["array_task"]) == ("a", 7, 2)
