@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import errors
-from perdure.history import table, times
+from perdure.history import importer, table, times
 from perdure.history.lines import decode, encode
 
 HEAD = "JobIDRaw|State|Submit|Start|End|ElapsedRaw|AllocTRES|JobName"
@@ -273,6 +273,32 @@ def test_clock_changes_are_suspected(read):
     sound = "3|COMPLETED|2026-05-05T01:00:00|2026-05-05T02:00:00|3600\n"
     assert read(head + twice + sound, tz="Europe/Berlin")[1].dst_suspects == 1
     assert read(head + hour_short + sound)[1].dst_suspects == 1
+
+
+TIMES = "JobIDRaw|State|Submit|Start|End|ElapsedRaw|JobName\n"
+
+
+@pytest.mark.parametrize("shape", ["%d %b %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%a %b %d %H:%M:%S %Y"])
+@pytest.mark.parametrize("name", ["train", "a\nb"], ids=["bulk", "mended"])
+@pytest.mark.parametrize("at_once", [False, True], ids=["import", "advise"])
+def test_times_of_another_form_are_refused(tmp_path, shape, name, at_once):
+    path = tmp_path / "sacct.txt"
+    moments = "|".join(datetime.datetime(2026, 1, 25, hour).strftime(shape) for hour in (1, 2, 3))
+    path.write_text(TIMES + "".join(f"{number}|NODE_FAIL|{moments}|3600|{name}\n" for number in range(1, 9)))
+    connection = table.connect(threads=1)
+    with pytest.raises(errors.InputFormat, match=r"24 of 24 times .*25") as caught:
+        importer.open_for_analysis(connection, path) if at_once else importer.import_files(connection, [path])
+    assert "SLURM_TIME_FORMAT" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["train", "a\nb"], ids=["bulk", "mended"])
+def test_single_times_that_cannot_be_read_are_counted(read, name):
+    good = "2026-01-25T01:00:00|2026-01-25T02:00:00|2026-01-25T03:00:00"
+    _, summary = read(
+        f"{TIMES}1|COMPLETED|{good}|3600|a\n2|COMPLETED|{good}|3600|{name}\n3|FAILED|{good.replace('03:00:00', '3 h')}|3600|{name}\n"
+        "4|PENDING|Unknown|None||0|b\n"
+    )
+    assert summary.files[0].notes == ("1 of 9 times cannot be read, such as '2026-01-25T3 h': they are left out",)
 
 
 def test_an_unknown_zone_is_refused(read):
