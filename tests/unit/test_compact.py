@@ -66,10 +66,19 @@ def test_a_file_read_at_once_gives_the_rows_of_its_attempts(tmp_path, tz, index)
 def test_records_of_one_index_are_one_attempt(tmp_path, apart, twice):
     path = tmp_path / "sacct.txt"
     indices = [5, 5 + apart, 5 if twice else 5 + 2 * apart]
-    lines = [f"{index}|{number}|COMPLETED|2026-01-05T00:00:00|3600" for number, index in enumerate(indices, 1)]
+    lines = [f"{index}|{index}|COMPLETED|2026-01-05T00:00:00|3600" for index in indices]
     path.write_text("\n".join(["DBIndex|JobIDRaw|State|Start|ElapsedRaw", *lines, ""]))
     summary = importer.open_for_analysis(table.connect(threads=1), path)
     assert (summary.attempts, summary.skipped) == ((2, {"duplicate": 1}) if twice else (3, {}))
+
+
+def test_equal_indices_of_different_jobs_are_several_attempts(tmp_path):
+    """Pulls of clusters that they do not name, put one behind the other."""
+    path = tmp_path / "sacct.txt"
+    lines = [f"5|{number}|COMPLETED|2026-01-05T00:00:00|3600" for number in (1, 701, 701)]
+    path.write_text("\n".join(["DBIndex|JobIDRaw|State|Start|ElapsedRaw", *lines, ""]))
+    summary = importer.open_for_analysis(table.connect(threads=1), path)
+    assert (summary.attempts, summary.skipped) == (2, {"duplicate": 1})
 
 
 def test_a_fleet_read_at_once_gives_the_rows_and_the_advice_of_its_attempts(tmp_path):

@@ -62,6 +62,32 @@ def test_every_data_parser_gives_the_attempt_that_text_gives(tmp_path, parser):
     assert (row["gpus"], row["outcome"], row["depends_on"]) == (8, "user_failure", "70")
 
 
+@pytest.mark.parametrize("parser", [40, 44])
+@pytest.mark.parametrize("flag", ["REQUEUED", "RESIZING"])
+def test_runs_that_ended_in_a_flag_are_those_of_text(tmp_path, parser, flag):
+    """slurmdbd stores the flag alone, without a base state, and the data parser shows a base of 0 as PENDING."""
+    starts = (1767600010, 1767603610)
+    jobs = [
+        job(parser, state={"current": ["PENDING", flag]}, time={"submission": 1767600000, "start": at, "end": at + 3600, "elapsed": 3600})
+        for at in starts
+    ]
+    rows, summary = reading.read(write(tmp_path, document(*jobs, parser=parser)))
+    lines = [f"alpha|77|{flag}|1767600000|{at}|{at + 3600}|3600\n" for at in starts]
+    texts, told = reading.read_text(tmp_path, "Cluster|JobIDRaw|State|Submit|Start|End|ElapsedRaw\n" + "".join(lines))
+    columns = ("state", "outcome", "start", "end", "elapsed_s")
+    assert [[row[name] for name in columns] for row in rows] == [[row[name] for name in columns] for row in texts]
+    assert (summary.outcomes, summary.skipped) == (told.outcomes, told.skipped)
+
+
+def test_pending_jobs_with_flags(tmp_path):
+    """One that waits for its next run is pending; one that a federation revoked is the other cluster's."""
+    waiting = {"submission": 1767600000, "start": 0, "end": 0, "elapsed": 0}
+    jobs = [job(44, job_id=n, state={"current": ["PENDING", flag]}, time=waiting) for n, flag in ((1, "REQUEUED"), (2, "REVOKED"))]
+    (row,), summary = reading.read(write(tmp_path, document(*jobs)))
+    assert (row["state"], row["state_flags"], row["outcome"]) == ("PENDING", "REQUEUED", "never_started")
+    assert summary.skipped == {"revoked": 1}
+
+
 def test_an_unknown_data_parser_is_read_and_noted(tmp_path):
     _, summary = reading.read(write(tmp_path, document(job(44), parser=61)))
     assert "v0.0.61" in summary.files[0].notes[0]

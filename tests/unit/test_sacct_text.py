@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import errors
-from perdure.history import table, times
+from perdure.history import importer, table, times
 from perdure.history.lines import decode, encode
 
 HEAD = "JobIDRaw|State|Submit|Start|End|ElapsedRaw|AllocTRES|JobName"
@@ -36,6 +36,19 @@ def test_delimiters(read, delimiter):
 def test_commas_need_quotes_around_lists(read):
     (row,), _ = read('JobIDRaw,State,ElapsedRaw,AllocTRES,JobName\n1,COMPLETED,60,"cpu=1,gres/gpu=4","a ""b"", c"\n')
     assert (row["gpus"], row["name"]) == (4, 'a "b", c')
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_cells_that_are_all_quoted(read, delimiter):
+    cells = [HEAD.split("|"), line(name='a ""b"", c; d').split("|")]
+    (row,), summary = read("".join(delimiter.join(f'"{cell}"' for cell in record) + "\r\n" for record in cells))
+    assert (row["raw_id"], row["state"], row["gpus"], row["name"]) == ("1", "COMPLETED", 8, 'a "b", c; d')
+    assert summary.repaired == {}
+
+
+def test_cells_that_are_all_quoted_below_no_header(read):
+    (row,), _ = read('"7";"COMPLETED";"60"\n', named_fields=("JobIDRaw", "State", "ElapsedRaw"))
+    assert (row["raw_id"], row["elapsed_s"]) == ("7", 60)
 
 
 def test_any_field_order_and_a_field_asked_for_twice(read):
@@ -190,6 +203,10 @@ def test_gpus_from_gres_are_counted_on_each_node(read, gres, gpus):
         ("--gpus-per-node h100:1,h200:2", 6),
         ("--gres=gpu:4", 8),
         ("--gres gpu:a100:2,nvme:1", 4),
+        ("--gres=gpu:4 --job-name=train-G2", 8),
+        ("--gres=gpu:4 --chdir=/w/run-GPT", 8),
+        ("--gpus-per-task=1 --gres=gpu:4", 8),
+        ("--gres=gpu:4 --comment=--gpus-per-node", 8),
         ("--wrap sleep", 0),
     ],
 )
@@ -258,6 +275,32 @@ def test_clock_changes_are_suspected(read):
     assert read(head + hour_short + sound)[1].dst_suspects == 1
 
 
+TIMES = "JobIDRaw|State|Submit|Start|End|ElapsedRaw|JobName\n"
+
+
+@pytest.mark.parametrize("shape", ["%d %b %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%a %b %d %H:%M:%S %Y"])
+@pytest.mark.parametrize("name", ["train", "a\nb"], ids=["bulk", "mended"])
+@pytest.mark.parametrize("at_once", [False, True], ids=["import", "advise"])
+def test_times_of_another_form_are_refused(tmp_path, shape, name, at_once):
+    path = tmp_path / "sacct.txt"
+    moments = "|".join(datetime.datetime(2026, 1, 25, hour).strftime(shape) for hour in (1, 2, 3))
+    path.write_text(TIMES + "".join(f"{number}|NODE_FAIL|{moments}|3600|{name}\n" for number in range(1, 9)))
+    connection = table.connect(threads=1)
+    with pytest.raises(errors.InputFormat, match=r"24 of 24 times .*25") as caught:
+        importer.open_for_analysis(connection, path) if at_once else importer.import_files(connection, [path])
+    assert "SLURM_TIME_FORMAT" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["train", "a\nb"], ids=["bulk", "mended"])
+def test_single_times_that_cannot_be_read_are_counted(read, name):
+    good = "2026-01-25T01:00:00|2026-01-25T02:00:00|2026-01-25T03:00:00"
+    _, summary = read(
+        f"{TIMES}1|COMPLETED|{good}|3600|a\n2|COMPLETED|{good}|3600|{name}\n3|FAILED|{good.replace('03:00:00', '3 h')}|3600|{name}\n"
+        "4|PENDING|Unknown|None||0|b\n"
+    )
+    assert summary.files[0].notes == ("1 of 9 times cannot be read, such as '2026-01-25T3 h': they are left out",)
+
+
 def test_an_unknown_zone_is_refused(read):
     with pytest.raises(errors.SettingError, match="Mars"):
         read(f"{HEAD}\n{line()}\n", tz="Mars/Olympus")
@@ -283,6 +326,18 @@ def test_day_pulls_repeat_long_jobs_and_the_most_final_record_stays(tmp_path):
         rows, summary = reading.read(*paths)
         assert {(row["cluster"], row["state"]) for row in rows} == {("c", "COMPLETED"), ("d", "FAILED")}
         assert summary.skipped == {"duplicate": 1}
+
+
+def test_equal_indices_of_different_jobs_are_no_duplicates(tmp_path):
+    """Each cluster counts its own, and a pull need not name the cluster."""
+    first, second = tmp_path / "one.txt", tmp_path / "other.txt"
+    head = "DBIndex|JobIDRaw|State|Submit|Start|End|ElapsedRaw\n"
+    times_ = "2026-01-05T00:00:00|2026-01-05T00:00:01|2026-01-05T01:00:01|3600\n"
+    first.write_text(f"{head}11|1|COMPLETED|{times_}12|2|COMPLETED|{times_}")
+    second.write_text(f"{head}11|701|COMPLETED|{times_}12|2|COMPLETED|{times_}")
+    rows, summary = reading.read(first, second)
+    assert [row["raw_id"] for row in rows] == ["1", "2", "701"]
+    assert summary.skipped == {"duplicate": 1}
 
 
 def test_requeued_attempts_are_no_duplicates(read):

@@ -26,7 +26,7 @@ def drop_duplicates(connection: duckdb.DuckDBPyConnection) -> int:
     stored = ", ".join(f'"{name}"' for name in table.stored_columns(connection, compact.ROWS))
     connection.execute(
         f"CREATE OR REPLACE TABLE perdure_kept AS SELECT {stored} FROM {compact.VIEW}"
-        f" QUALIFY row_number() OVER (PARTITION BY cluster, db_index, same ORDER BY {final}) = 1"
+        f" QUALIFY row_number() OVER (PARTITION BY cluster, jkey, db_index, same ORDER BY {final}) = 1"
     )
     connection.execute(f"DROP VIEW {compact.VIEW}; DROP TABLE {compact.ROWS}; ALTER TABLE perdure_kept RENAME TO {compact.ROWS}")
     compact.publish(connection)
@@ -48,7 +48,7 @@ _BITS_PER_INDEX, _FEW_BITS, _MOST_BITS = 16, 1 << 20, 10**9
 
 
 def _repeats(connection: duckdb.DuckDBPyConnection) -> bool:
-    total, distinct = _row(connection, f"SELECT count(*), count(DISTINCT hash(cluster, db_index, same)) FROM {compact.VIEW}")
+    total, distinct = _row(connection, f"SELECT count(*), count(DISTINCT hash(cluster, jkey, db_index, same)) FROM {compact.VIEW}")
     return distinct < total
 
 

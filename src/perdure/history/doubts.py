@@ -12,12 +12,13 @@ RUNAWAY_S = 86_400
 DST_SLACK_S = 120
 
 SAME = (
-    "cluster, CASE WHEN db_index IS NULL THEN raw_id END, db_index, CASE WHEN db_index IS NULL THEN coalesce(submit, start) END,"
+    "cluster, raw_id, db_index, CASE WHEN db_index IS NULL THEN coalesce(submit, start) END,"
     ' CASE WHEN db_index IS NULL AND coalesce(submit, start) IS NULL THEN hash(state, "end", elapsed_s) END,'
     " CASE WHEN state = 'RESIZING' AND db_index IS NULL THEN start END"
 )
-"""What makes two records the same attempt: the database's index where there is one, else raw id and submission. A resized job has
-several records with one id, each of another start. Without any time, only equal records are the same."""
+"""What makes two records the same attempt: the raw id, with the database's index where there is one, else with the submission. Each
+cluster's database counts its own indices, and records need not name their cluster. A resized job has several records with one id,
+each of another start. Without any time, only equal records are the same."""
 
 MOST_FINAL = '("end" IS NOT NULL AND outcome <> \'censored\') DESC, "end" DESC NULLS LAST, elapsed_s DESC NULLS LAST'
 """Order of the records of one attempt, the one to keep first."""

@@ -45,7 +45,8 @@ def submit_line_count(text: str, nodes: str) -> str:
     """SQL: GPUs (DOUBLE) that a submission's options ask for: ``--gpus``, ``-G``, ``--gpus-per-node``, ``--gres``.
 
     The line has lost its quoting, and values may follow a blank. A list such as ``h100:1,h200:2`` adds up. ``--gpus-per-task`` and
-    ``--gpus-per-socket`` are not resolved: how many tasks there were is not in it.
+    ``--gpus-per-socket`` are not resolved: how many tasks there were is not in it. What looks like one option and names no GPUs, such as
+    the ``-G`` in a script's name, leaves the word to the next.
     """
     options = {
         "total": "(?:--gpus[= ]|(?:^| )-G ?)",
@@ -63,7 +64,7 @@ def submit_line_count(text: str, nodes: str) -> str:
 
     gres = gres_count(values("gres"), nodes)
     return (
-        f"CASE WHEN contains({text}, '--gpus-per-node') THEN {total('node')} * greatest({nodes}, 1)"
-        f" WHEN contains({text}, '--gpus') OR contains({text}, '-G') THEN {total('total')}"
-        f" WHEN contains({text}, '--gres') THEN {gres} END"
+        f"coalesce(CASE WHEN contains({text}, '--gpus-per-node') THEN {total('node')} * greatest({nodes}, 1) END,"
+        f" CASE WHEN contains({text}, '--gpus') OR contains({text}, '-G') THEN {total('total')} END,"
+        f" CASE WHEN contains({text}, '--gres') THEN {gres} END)"
     )

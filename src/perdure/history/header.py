@@ -40,7 +40,7 @@ def given(names: Sequence[str], head: bytes, name: str) -> Layout:
         # Short lines are mended later; here it is enough that most lines have about as many fields as there are names.
         if widths and sorted(widths)[len(widths) // 2] >= max(2, len(canonical) - 2):
             trailing = sum(line.endswith(delimiter) and width == len(canonical) + 1 for line, width in zip(lines, widths, strict=True))
-            layout = Layout(canonical, delimiter, trailing * 2 > len(lines), None, quoted=delimiter == b",")
+            layout = Layout(canonical, delimiter, trailing * 2 > len(lines), None, quoted=_is_quoted(lines[0], delimiter))
             _check(layout, name)
             return layout
     raise errors.InputFormat(
@@ -50,7 +50,7 @@ def given(names: Sequence[str], head: bytes, name: str) -> Layout:
 
 
 def _layout(line: bytes, following: bytes, name: str) -> Layout:
-    match = re.match(rb"\s*[A-Za-z]\w*([^\w\s]+|\t|\s+|$)", line)
+    match = re.match(rb'\s*"?[A-Za-z]\w*"?([^\w\s"]+|\t|\s+|$)', line)
     delimiter = match.group(1) if match else b""
     if not delimiter and _is_field(line.strip()):
         raise errors.InputFormat(
@@ -60,8 +60,9 @@ def _layout(line: bytes, following: bytes, name: str) -> Layout:
     if delimiter and delimiter != b"\t" and not delimiter.strip():
         _refuse_table(line, following, name)
     pieces = line.split(delimiter) if delimiter else [line]
-    if delimiter == b",":
-        pieces = [piece.encode() for piece in next(csv.reader([line.decode("utf-8", "replace")]))]
+    quoted = _is_quoted(line, delimiter)
+    if quoted:
+        pieces = [piece.encode() for piece in next(csv.reader([line.decode("utf-8", "replace")], delimiter=delimiter.decode()))]
     trailing = len(pieces) > 2 and not pieces[-1].strip()
     names = pieces[:-1] if trailing else pieces
     known = sum(_is_field(piece) for piece in names)
@@ -72,9 +73,17 @@ def _layout(line: bytes, following: bytes, name: str) -> Layout:
             " with sacct -P and without -n",
         )
     canonical = tuple(fields.canonical(piece.decode("utf-8", "replace")) for piece in names)
-    layout = Layout(canonical, delimiter, trailing, line, quoted=delimiter == b",")
+    layout = Layout(canonical, delimiter, trailing, line, quoted=quoted)
     _check(layout, name)
     return layout
+
+
+def _is_quoted(line: bytes, delimiter: bytes) -> bool:
+    """Tell whether the cells of a file that begins with `line` may stand in double quotes: with commas always, else when its first does.
+
+    sacct never quotes, so that a quote within a cell means nothing there.
+    """
+    return delimiter == b"," or (len(delimiter) == 1 and delimiter.isascii() and line.lstrip().startswith(b'"'))
 
 
 def _is_field(piece: bytes) -> bool:

@@ -61,7 +61,7 @@ def canonical(job: Mapping[str, Any]) -> dict[str, str]:
     """Turn one job of any data parser into canonical texts. Keys that are missing, null or of another type are blank."""
     times = _dict(job, "time")
     tres = _dict(job, "tres")
-    base, flags = parse_state(_dict(job, "state").get("current"))
+    base, flags = _stored_state(*parse_state(_dict(job, "state").get("current")), times)
     allocated = _tres(tres.get("allocated"))
     canceller = _text(job.get("kill_request_user"))
     limit = number(times.get("limit"))
@@ -114,6 +114,22 @@ def parse_state(current: Any) -> tuple[str, tuple[str, ...]]:
     base = next((word for word in words if word in _BASE_STATES), words[0] if words else "")
     return base, tuple(word for word in words if word != base)
 
+
+def _stored_state(base: str, flags: tuple[str, ...], times: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The state that slurmdbd stored: for a run that was requeued or resized, and for a revoked sibling, it is the flag alone.
+
+    Such a record has no base state, which data parsers from 0.0.40 on show as PENDING. A job that waits for its next run has the
+    flag too, and has not run.
+    """
+    if base != "PENDING":
+        return base, flags
+    has_run = bool(number(times.get("elapsed")) or (number(times.get("start")) and number(times.get("end"))))
+    stored = next((flag for flag in flags if flag == classify.DROPPED or (has_run and flag in _RUN_ENDS)), None)
+    return (base, flags) if stored is None else (stored, tuple(flag for flag in flags if flag != stored))
+
+
+_RUN_ENDS = frozenset({"REQUEUED", "RESIZING"})
+"""Flags with which slurmdbd ends the record of a run whose job goes on."""
 
 _BASE_STATES = frozenset(classify.CLASS_OF) - {
     "COMPLETING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD", "SIGNALING", "STAGE_OUT",

@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from perdure.history import convert, fields, header, table
+from perdure import errors
+from perdure.history import compact, convert, fields, header, table, times
 from perdure.history.lines import Assembler, Layout, Record, decode, encode
 from perdure.history.sources import Source
 from perdure.history.summary import FileSummary, Tally
@@ -26,6 +27,8 @@ _BATCH = 50_000
 _PROGRESS_EVERY_S = 0.25
 _DELIMITER_LIMIT_BYTES = 4
 """DuckDB's own limit."""
+_QUOTED_CHARS = 40
+"""Of a time that cannot be read."""
 _REJECTS, _SCANS = "perdure_rejects", "perdure_reject_scans"
 
 
@@ -88,6 +91,8 @@ class _Reading:
         # The first column of a name counts: a field asked for twice is printed twice.
         self.columns = {name: f"c{layout.names.index(name)}" for name in dict.fromkeys(layout.names) if name in fields.USED}
         self.label = _literal(source.name)
+        self.times_there = self.times_unreadable = 0
+        self.odd_time: str | None = None
         self.has_bad_bytes = False
         # A comment is known by its first cell, which is read for that where no field of ours is in it.
         self.first = "c0" if "c0" in self.columns.values() else "''"
@@ -103,11 +108,14 @@ class _Reading:
             bulk = self.tally.attempts
             self._mend_rejects()
             self._account(counter.lines - self.skipped_lines - bulk - self.assembler.lines_seen)
+            if self.times_unreadable or self._lacks_times():
+                self._count_times(self._scan("ignore_errors = true"))
         else:
             # DuckDB cannot split this file, or has taken a carriage return within a field for a line end: by our own rules then.
             self.connection.rollback()
             self.tally.attempts = 0
             self._append(self.assembler.records(self._numbered_lines()))
+        self._judge_times()
         self.tally.lines = counter.lines
         self._account_for_the_top()
         return self._summary()
@@ -182,6 +190,7 @@ class _Reading:
             self._remove(replaced)
         query = convert.attempts(columns, "perdure_batch", self.options, source=self.label, line="nullif(line, 0)", where=test)
         self.tally.attempts += table.append(connection, query)
+        self._count_times("perdure_batch")
         connection.unregister("perdure_batch")
         self._count_kinds(fresh)
 
@@ -231,6 +240,7 @@ class _Reading:
             f" JOIN ({query.sql}) r ON {same} GROUP BY {per_row}, r.line)"
         )
         self.tally.attempts -= _count(deleted)
+        self._count_times("perdure_replaced", sign=-1)
         self.connection.unregister("perdure_replaced")
 
     def _account(self, remaining: int) -> None:
@@ -261,6 +271,45 @@ class _Reading:
                 else:
                     mended.append(record)
         self._append(mended)
+
+    def _lacks_times(self) -> bool:
+        """Tell whether attempts that ran lack a time that the file has a field for. Most files have none such, and are not read again."""
+        rows, end = (compact.ROWS, "has_end") if self.options.for_analysis else (table.ROWS, '"end" IS NOT NULL')
+        stored = table.stored_columns(self.connection, rows)
+        start = next((f"{name} IS NOT NULL" for name in ("start", "start_s") if name in stored), None)
+        tests = [test for field, test in (("start", start), ("end", end)) if field in self.columns and test is not None]
+        if not tests or "outcome" not in stored:
+            return False
+        ran = "outcome NOT IN ('censored', 'never_started')"
+        return bool(self.connection.execute(f"SELECT 1 FROM {rows} WHERE {ran} AND NOT ({' AND '.join(tests)}) LIMIT 1").fetchall())
+
+    def _count_times(self, relation: str, *, sign: int = 1) -> None:
+        """Count the times of the attempts in `relation`, and those of them that cannot be read."""
+        cells = [self.columns[name] for name in ("submit", "start", "end") if name in self.columns]
+        if not cells:
+            return
+        zone = times.load_zone(self.options.tz)
+        there = [times.is_there(cell) for cell in cells]
+        odd = [f"({test} AND {times.timestamp(cell, zone)} IS NULL)" for cell, test in zip(cells, there, strict=True)]
+        example = " ".join(f"WHEN {test} THEN {cell}" for cell, test in zip(cells, odd, strict=True))
+        sums = ", ".join(f"coalesce(sum({' + '.join(f'{test}::INT' for test in tests)}), 0)" for tests in (there, odd))
+        query = f"SELECT {sums}, min(CASE {example} END) FROM {relation} WHERE {convert.is_attempt(self.columns)}"
+        ((count, unreadable, first),) = self.connection.execute(query).fetchall()
+        self.times_there += sign * int(count)
+        self.times_unreadable += sign * int(unreadable)
+        self.odd_time = self.odd_time or first
+
+    def _judge_times(self) -> None:
+        """Note times that cannot be read. Raises `errors.InputFormat` when they are the most: what ran when is not known then."""
+        if self.times_unreadable <= 0:
+            return
+        found = f"{self.times_unreadable:,} of {self.times_there:,} times cannot be read, such as {(self.odd_time or '')[:_QUOTED_CHARS]!r}"
+        if self.times_unreadable * 2 > self.times_there:
+            raise errors.InputFormat(
+                f"{self.source.name}: {found}",
+                hint="pull it again with the variable SLURM_TIME_FORMAT='%Y-%m-%dT%H:%M:%S', or write its times in this form",
+            )
+        self.tally.notes.append(f"{found}: they are left out")
 
     def _account_for_the_top(self) -> None:
         """Count the lines up to and including the header."""

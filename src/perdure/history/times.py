@@ -103,6 +103,15 @@ def doubtful(wall: str, zone: Zone) -> str:
     return f"coalesce({ranges}, false)"
 
 
+ABSENT = ("", "unknown", "none", "null", "(null)", "n/a", "0")
+"""What stands where there is no time, in small letters."""
+
+
+def is_there(text: str) -> str:
+    """SQL: true when `text` is meant to be a time."""
+    return f"coalesce(lower(trim({text})) NOT IN ({', '.join(map(repr, ABSENT))}), false)"
+
+
 def timestamp(text: str, zone: Zone) -> str:
     """SQL: the UTC TIMESTAMP of a time that sacct printed.
 
