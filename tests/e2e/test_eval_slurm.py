@@ -206,7 +206,10 @@ def check_checkpoints(there: folders.Folder, unmanaged: Run, managed: Run, told:
     assert ids
     assert set(done) == ids
     assert "perdure: event" not in (there.raw / unmanaged.id / "job-output.log").read_text()
-    assert {event.data["from"].rpartition("@")[2] for event in managed.events if event.kind is EventKind.RESTORED} <= ids
+    untold = {event.data["from"].rpartition("@")[2] for event in managed.events if event.kind is EventKind.RESTORED} - ids
+    # A supervisor that is killed may have made one that it did not come to tell of.
+    killed = [event for event in managed.events if event.kind is EventKind.FAULT_INJECTED and event.data["kind"] == "agent-killed"]
+    assert len(untold) <= len(killed)
     costs = next(one for one in told.measures if one.kind is MeasureKind.CHECKPOINT_COST)
     assert len(costs.points) == len(ids)
     assert all(0 < point.value < point.parts["elapsed_s"] + 1 and point.parts["stored_bytes"] > 0 for point in costs.points)
