@@ -9,7 +9,7 @@ from stores import Crashed, Crashing, Still, content, new_repository, noise, reo
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
-from perdure.store import gc, layout, locks, pins, prune
+from perdure.store import gc, layout, lives, locks, pins, prune
 from perdure.store.backends.memory import MemoryBackend
 from perdure.store.lock_records import Kind
 from perdure.store.locks import Lock
@@ -112,6 +112,15 @@ def test_something_else_among_the_manifests_stops_it(repository):
     repository.backend.put("workloads/w/manifests/what-is-this", b"?")
     with pytest.raises(errors.StoreCorrupt, match="what-is-this"):
         collect(repository)
+
+
+def test_a_workload_may_be_called_as_a_folder_of_the_store(repository, tmp_path):
+    for name in ("manifests", "packs", "locks"):
+        lives.begin(repository, name, restored_from=None, surroundings=Still())
+        save(repository, f"{name}@1.1", {"a": noise(BLOCKS, 5)}, folder=tmp_path)
+    remove(repository, "w@2.1", "manifests@1.1")
+    assert collect(repository).removed_packs == 1
+    assert packs(repository) == needed(repository)
 
 
 def test_it_waits_for_a_checkpoint_and_says_for_whom(repository):

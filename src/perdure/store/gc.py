@@ -78,7 +78,7 @@ class _Named:
     def read_new(self) -> None:
         """Read the manifests that were not there at the last call. Raises `errors.StoreCorrupt` and `errors.StoreFormat`."""
         for info in self._repository.backend.list(layout.WORKLOADS):
-            if info.key not in self._read and "/manifests/" in info.key:
+            if info.key not in self._read and layout.is_among_manifests(info.key):
                 self.packs |= self._packs_of(info.key)
                 self._read.add(info.key)
 
