@@ -282,6 +282,78 @@ def test_a_checkpoint_with_a_missing_pack_is_not_the_last_good_one(repository):
     assert [str(one) for one in planned.removed] == ["w@1.1"]
 
 
+class Listed:
+    """A backend that lets `change` alter what it lists of the packs."""
+
+    def __init__(self, backend, change) -> None:
+        self._backend = backend
+        self._change = change
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str):
+        found = getattr(self._backend, name)
+        if not callable(found):
+            return found
+
+        def call(key: str = "", *arguments, **more):
+            self.calls.append(f"{name} {key}")
+            done = found(key, *arguments, **more)
+            return iter(self._change(list(done))) if (name, key) == ("list", layout.PACKS) else done
+
+        return call
+
+
+def listed(repository, folder, change=lambda infos: infos):
+    """Open the store again, as one whose packs are listed as `change` says; returns it and what was called."""
+    backend = Listed(repository.backend, change)
+    again = reopened(repository, folder / "cache-listed", backend=backend)
+    backend.calls.clear()
+    return again, backend.calls
+
+
+def damaged_go(repository):
+    planned = prune.plan(repository, Rules(damaged=True), surroundings=Still())
+    return planned, prune.apply(repository, planned, surroundings=Still())
+
+
+def test_a_checkpoint_that_is_committed_while_packs_are_listed_is_not_damaged(repository, tmp_path, monkeypatch):
+    monkeypatch.setattr(prune, "ASKED_BY_NAME", 0)
+
+    def save_another(infos):
+        if CheckpointId("w", 3, 1) not in repository.checkpoints("w"):
+            save(repository, "w@3.1", {"a": noise(BLOCKS, 7)}, folder=tmp_path)
+        return infos
+
+    again, _ = listed(repository, tmp_path, save_another)
+    planned, removed = damaged_go(again)
+    assert planned.damaged == removed == ()
+    assert content(repository, "w@3.1") == {"a": noise(BLOCKS, 7)}
+
+
+def test_a_pack_that_is_listed_late_is_not_missing(repository, tmp_path, monkeypatch):
+    monkeypatch.setattr(prune, "ASKED_BY_NAME", 0)
+    again, called = listed(repository, tmp_path, lambda infos: infos[:1])
+    planned, removed = damaged_go(again)
+    assert f"list {layout.PACKS}" in called
+    assert planned.damaged == removed == ()
+    assert planned.kept_bytes == sum(state(repository)[key] for key in packs(repository))
+
+
+def test_a_damaged_checkpoint_that_was_brought_back_since_stays(repository):
+    one, other = CheckpointId("w", 2, 1), CheckpointId("v", 1, 1)
+    key, manifest = next(iter(repository.packs_of(one))), layout.manifest_key(other)
+    pack, whole = repository.backend.get(key), repository.backend.get(manifest)
+    repository.backend.delete(key)
+    repository.backend.put(manifest, whole[:100])
+    planned = prune.plan(repository, Rules(damaged=True), surroundings=Still())
+    assert set(planned.removed) == {one, other}
+    repository.backend.put(key, pack)
+    assert prune.apply(repository, planned, surroundings=Still()) == (other,)
+    repository.backend.put(manifest, whole)
+    assert prune.apply(repository, planned, surroundings=Still()) == ()
+    assert content(repository, "w@2.1") == {"a": noise(BLOCKS, 3)}
+
+
 def test_only_what_is_there_can_be_pinned(repository):
     with pytest.raises(errors.WorkloadMissing):
         pins.pin(repository, CheckpointId("w", 9, 9), note="", surroundings=Still())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from perdure import errors
 from perdure.store.backends.contract import Backend, ObjectInfo
 from perdure.store.hashing import Bytes
 
@@ -30,6 +31,13 @@ class Objects:
         """See `Backend.size`."""
         with self._gate:
             return self._backend.size(key)
+
+    def find(self, key: str) -> int | None:
+        """Return the size of the object, or None when it is not there. Unlike a listing, which may be late, this says what is."""
+        try:
+            return self.size(key)
+        except errors.ObjectMissing:
+            return None
 
     def put(self, key: str, content: Bytes) -> None:
         """See `Backend.put`."""
