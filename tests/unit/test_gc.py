@@ -354,6 +354,25 @@ def test_a_damaged_checkpoint_that_was_brought_back_since_stays(repository):
     assert content(repository, "w@2.1") == {"a": noise(BLOCKS, 3)}
 
 
+def test_after_a_commit_packs_are_asked_for_only_where_something_goes_and_never_listed(repository, tmp_path):
+    again, called = listed(repository, tmp_path)
+    named = repository.packs_of(CheckpointId("w", 1, 1)) | repository.packs_of(CheckpointId("w", 1, 2))
+    others = repository.packs_of(CheckpointId("v", 1, 1))
+    assert prune.keep_last(again, "w", 3, surroundings=Still()) == ()
+    assert not any(layout.PACKS in call for call in called)
+    assert [str(one) for one in prune.keep_last(again, "w", 2, surroundings=Still())] == ["w@1.1"]
+    assert f"list {layout.PACKS}" not in called
+    assert {f"size {key}" for key in named} <= set(called)
+    assert {f"size {key}" for key in others}.isdisjoint(called)
+
+
+def test_after_a_commit_one_with_a_missing_pack_counts_for_nothing_and_stays(repository):
+    repository.backend.delete(next(iter(repository.packs_of(CheckpointId("w", 2, 1)))))
+    assert prune.keep_last(repository, "w", 2, surroundings=Still()) == ()
+    assert [str(one) for one in prune.keep_last(repository, "w", 1, surroundings=Still())] == ["w@1.1"]
+    assert [str(one) for one in repository.checkpoints("w")] == ["w@1.2", "w@2.1"]
+
+
 def test_only_what_is_there_can_be_pinned(repository):
     with pytest.raises(errors.WorkloadMissing):
         pins.pin(repository, CheckpointId("w", 9, 9), note="", surroundings=Still())

@@ -56,6 +56,19 @@ def plan(
     return _plan(repository, _candidates(repository, looked_at), rules, chosen, in_use=in_use, surroundings=surroundings)
 
 
+def keep_last(repository: Repository, workload: str, count: int, *, surroundings: Surroundings) -> tuple[CheckpointId, ...]:
+    """Remove all but the last `count` good checkpoints of `workload`, as `plan` and `apply` do, and return what was removed.
+
+    Packs are looked at only where some checkpoint would go if none were damaged: a damaged one never makes another go.
+    """
+    rules = Rules(keep_last=count)
+    candidates = _candidates(repository, [workload])
+    if all(one.keep for one in retention.choose(candidates, rules, now_ns=surroundings.wall_ns(), pack_bytes={})):
+        return ()
+    planned = _plan(repository, candidates, rules, [workload], in_use=frozenset(), surroundings=surroundings)
+    return apply(repository, planned, surroundings=surroundings)
+
+
 def _plan(
     repository: Repository,
     candidates: Sequence[Candidate],

@@ -27,7 +27,6 @@ from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, Sto
 from perdure.store import gc, locks, prune
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
-from perdure.store.retention import Rules
 from perdure.supervisor import log, place, wire
 
 LOG = "console/log"
@@ -217,8 +216,7 @@ def _private(path: str, flags: int) -> int:
 def _prune(repository: Repository, request: Request) -> None:
     """Remove checkpoints that are not to be kept, and what only they needed. Somebody else at work in the store is not waited for."""
     name, surroundings = request.manifest.id.workload, Linux()
-    planned = prune.plan(repository, Rules(keep_last=request.keep), workloads=[name], surroundings=surroundings)
-    removed = prune.apply(repository, planned, surroundings=surroundings)
+    removed = prune.keep_last(repository, name, request.keep, surroundings=surroundings)
     every = 1 if request.place.is_here else _COLLECTED_EVERY
     if removed and request.manifest.id.sequence % every == 0:
         with contextlib.suppress(errors.StoreLocked):
