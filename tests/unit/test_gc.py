@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 
 import pytest
-from stores import Crashed, Crashing, Still, content, new_repository, noise, reopened, save
+from stores import Crashed, Crashing, SilentDeletes, Still, content, new_repository, noise, reopened, save
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
 from perdure.store import gc, layout, lives, locks, pins, prune
+from perdure.store.backends import contract
 from perdure.store.backends.memory import MemoryBackend
+from perdure.store.backends.wrapping import WrappingBackend
 from perdure.store.lock_records import Kind
 from perdure.store.locks import Lock
 from perdure.store.owners import Linux
@@ -164,6 +166,52 @@ def test_a_manifest_that_came_in_spite_of_the_lock_keeps_its_packs(repository, m
     collect(repository, progress=again)
     assert set(kept) <= packs(repository)
     assert gone  # it may have lost the pack that was deleted before: verify tells
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    """No signs of life but those that are asked for: time is simulated."""
+    monkeypatch.setattr(MemoryBackend, "parallel", 1)
+
+
+def test_no_try_to_delete_a_pack_may_end_after_the_lock(repository, one_thread, tmp_path):
+    """Somebody let in then might build on the pack, as its index knows it."""
+    remove(repository, "w@2.1", "v@1.1")
+    here = Still()
+    silent = SilentDeletes(repository.backend, here, times=5)
+    result = collect(reopened(repository, tmp_path / "cache-gc", backend=silent.patient()), here)
+    assert result.removed_packs == 2
+    assert packs(repository) == needed(repository)
+    assert silent.began_s
+    assert max(silent.began_s) + contract.DELETE_S <= locks.TTL_S
+
+
+def test_a_store_that_deletes_nothing_is_given_up(repository, one_thread, tmp_path):
+    remove(repository, "w@2.1")
+    here = Still()
+    silent = SilentDeletes(repository.backend, here, times=1000)
+    with pytest.raises(errors.StoreUnavailable):
+        collect(reopened(repository, tmp_path / "cache-gc", backend=silent.patient()), here)
+    assert needed(repository) < packs(repository)
+
+
+def test_a_delete_that_hung_until_others_were_let_in_is_told(repository, one_thread, tmp_path):
+    """A file system that never gives up, as a hard mount of NFS, says nothing until it is done."""
+    remove(repository, "w@2.1")
+    here, there = Still(host="here"), Still(host="there")
+
+    class Hanging(WrappingBackend):
+        def delete(self, key: str, **more: bool) -> None:
+            if key.startswith(layout.PACKS):
+                here.pass_time(10 * locks.TTL_S)
+                with locks.shared(repository, purpose="test", surroundings=there):
+                    save(repository, "x@1.1", {"a": noise(BLOCKS, 3)}, folder=tmp_path)
+            self.inner.delete(key, **more)
+
+    with pytest.raises(errors.StoreCorrupt, match=r"1 pack that this collection deleted, .* came into use meanwhile") as caught:
+        collect(reopened(repository, tmp_path / "cache-gc", backend=Hanging(repository.backend)), here)
+    assert "perdure store verify" in caught.value.hint
+    assert caught.value.object_key in needed(repository) - packs(repository)
 
 
 @pytest.mark.parametrize("after", [False, True])

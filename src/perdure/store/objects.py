@@ -49,6 +49,11 @@ class Objects:
         with self._gate:
             self._backend.put_if_absent(key, content)
 
+    def delete(self, key: str) -> None:
+        """See `Backend.delete`."""
+        with self._gate:
+            self._backend.delete(key)
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `Backend.list`; the whole list is read before the first is returned, so that no call is open in between."""
         with self._gate:

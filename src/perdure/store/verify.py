@@ -110,7 +110,7 @@ def drop_damaged(repository: Repository, damages: Iterable[Damage], *, lock: Loc
     for damage in damages:
         if damage.kind is Kind.PACK and not damage.newer and _is_damaged(repository, damage.key):
             lock.require()
-            repository.backend.delete(damage.key)
+            lock.delete(damage.key)
             removed.append(damage.key)
     return tuple(removed)
 

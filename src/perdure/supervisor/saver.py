@@ -173,12 +173,10 @@ def _write(request: Request, repository: Repository, previous: Manifest | None, 
         report.tell("commit", report.total_bytes)
 
         def describe(sizes: tuple[PartSize, ...], files: tuple[StoredFile, ...]) -> Manifest:
-            # The last thing before the manifest is written: by now all packs are durable, which may have taken long.
-            lock.require()
             durations = request.manifest.durations_s | {"store": stored_s, "commit": time.monotonic() - began_s - stored_s}
             return msgspec.structs.replace(request.manifest, sizes=sizes, files=files, durations_s=durations)
 
-        return writer.commit(describe)
+        return writer.commit(describe, require=lock.require)
 
 
 def _take_over(records: list[Path]) -> None:
