@@ -175,7 +175,8 @@ class SlowBackend:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return iter(self._call(lambda: list(self._process.world.objects.list(prefix))))
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, once: bool = False) -> None:
+        del once
         self._call(self._process.world.objects.delete, key)
 
     def close(self) -> None:

@@ -11,7 +11,11 @@ import msgspec
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId, HostFact, Manifest, Part, ProcessFact, Trigger
+from perdure.store import layout
+from perdure.store.backends import contract
 from perdure.store.backends.memory import MemoryBackend
+from perdure.store.backends.retry import Patience, RetryingBackend
+from perdure.store.backends.wrapping import WrappingBackend
 from perdure.store.owners import Owner
 from perdure.store.repository import Repository
 
@@ -164,6 +168,36 @@ class Still:
     def fail(self) -> None:
         """Be a store that does not answer."""
         raise errors.StoreUnavailable("does not answer")
+
+
+class SilentDeletes(WrappingBackend):
+    """A backend whose first `times` deletes of packs get no answer in the time that one may take: it passes for `here`."""
+
+    def __init__(self, inner, here: Still, *, times: int) -> None:
+        super().__init__(inner)
+        self._here = here
+        self._left = times
+        self._signed_s = -float("inf")
+        self.began_s: list[float] = []
+        """Of each try to delete a pack, how long after the last sign of life of a lock it began."""
+
+    def patient(self) -> RetryingBackend:
+        """Return this backend as it is used over a network."""
+        return RetryingBackend(self, Patience(), clock=self._here.now_s, sleep=self._here.pause, random=lambda: 1.0)
+
+    def put(self, key: str, content: bytes) -> None:
+        self.inner.put(key, content)
+        if key.startswith(layout.LOCKS):
+            self._signed_s = self._here.now_s()
+
+    def delete(self, key: str, **more: bool) -> None:
+        if key.startswith(layout.PACKS):
+            self.began_s.append(self._here.now_s() - self._signed_s)
+            if self._left:
+                self._left -= 1
+                self._here.pass_time(contract.DELETE_S)
+                self._here.fail()
+        self.inner.delete(key, **more)
 
 
 class Crashed(BaseException):

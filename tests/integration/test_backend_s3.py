@@ -16,6 +16,7 @@ import s3server
 from doubles.s3 import MisbehavingStore
 
 from perdure import errors
+from perdure.store.backends import contract, s3
 from perdure.store.backends.retry import Patience, RetryingBackend
 from perdure.store.backends.s3 import Bucket, S3Backend
 
@@ -173,6 +174,16 @@ class TestAnswers:
         server.answers = ["hang"]
         with pytest.raises(errors.StoreUnavailable, match="no answer in time"):
             _bucket(server, timeout_s=0.5).get("k")
+
+    def test_a_delete_has_less_time_than_other_requests(self, server, monkeypatch):
+        times_s, connect = [], s3._connect
+        monkeypatch.setattr(s3, "_connect", lambda bucket: (times_s.append(bucket.timeout_s), connect(bucket))[1])
+        bucket = _bucket(server, timeout_s=90.0)
+        for _ in range(2):
+            bucket.put("k", b"x")
+            bucket.delete("k")
+        assert times_s == [90.0, contract.DELETE_S]
+        assert server.objects == {}
 
     def test_a_lost_answer_and_three_bad_ones(self, server):
         server.answers = ["lost", (500, "InternalError"), "reset", (503, "SlowDown")]

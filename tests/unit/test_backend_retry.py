@@ -201,3 +201,12 @@ def test_a_listing_that_gets_on_has_new_patience(place, clock):
 
 def test_every_call_is_covered():
     assert set(CALLS) == {"create", "exists", *READS, *WRITES}
+
+
+def test_a_delete_that_is_to_be_tried_once_is(place, clock):
+    arrange(place, Fault.TIMEOUT)
+    with pytest.raises(errors.StoreUnavailable):
+        place.delete("old", once=True)
+    place.delete("old", once=True)
+    assert place.inner.count("delete") == 2
+    assert clock.pauses == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 
 import pytest
-from stores import Crashed, Crashing, Still, content, new_repository, noise, reopened, save
+from stores import Crashed, Crashing, SilentDeletes, Still, content, new_repository, noise, reopened, save
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
-from perdure.store import gc, layout, locks, pins, prune
+from perdure.store import gc, layout, lives, locks, pins, prune
+from perdure.store.backends import contract
 from perdure.store.backends.memory import MemoryBackend
+from perdure.store.backends.wrapping import WrappingBackend
 from perdure.store.lock_records import Kind
 from perdure.store.locks import Lock
 from perdure.store.owners import Linux
@@ -114,6 +116,15 @@ def test_something_else_among_the_manifests_stops_it(repository):
         collect(repository)
 
 
+def test_a_workload_may_be_called_as_a_folder_of_the_store(repository, tmp_path):
+    for name in ("manifests", "packs", "locks"):
+        lives.begin(repository, name, restored_from=None, surroundings=Still())
+        save(repository, f"{name}@1.1", {"a": noise(BLOCKS, 5)}, folder=tmp_path)
+    remove(repository, "w@2.1", "manifests@1.1")
+    assert collect(repository).removed_packs == 1
+    assert packs(repository) == needed(repository)
+
+
 def test_it_waits_for_a_checkpoint_and_says_for_whom(repository):
     lock = Lock(repository, Kind.SHARED, purpose="checkpoint w@3.1", surroundings=Still(pid=7))
     lock.acquire()
@@ -155,6 +166,52 @@ def test_a_manifest_that_came_in_spite_of_the_lock_keeps_its_packs(repository, m
     collect(repository, progress=again)
     assert set(kept) <= packs(repository)
     assert gone  # it may have lost the pack that was deleted before: verify tells
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    """No signs of life but those that are asked for: time is simulated."""
+    monkeypatch.setattr(MemoryBackend, "parallel", 1)
+
+
+def test_no_try_to_delete_a_pack_may_end_after_the_lock(repository, one_thread, tmp_path):
+    """Somebody let in then might build on the pack, as its index knows it."""
+    remove(repository, "w@2.1", "v@1.1")
+    here = Still()
+    silent = SilentDeletes(repository.backend, here, times=5)
+    result = collect(reopened(repository, tmp_path / "cache-gc", backend=silent.patient()), here)
+    assert result.removed_packs == 2
+    assert packs(repository) == needed(repository)
+    assert silent.began_s
+    assert max(silent.began_s) + contract.DELETE_S <= locks.TTL_S
+
+
+def test_a_store_that_deletes_nothing_is_given_up(repository, one_thread, tmp_path):
+    remove(repository, "w@2.1")
+    here = Still()
+    silent = SilentDeletes(repository.backend, here, times=1000)
+    with pytest.raises(errors.StoreUnavailable):
+        collect(reopened(repository, tmp_path / "cache-gc", backend=silent.patient()), here)
+    assert needed(repository) < packs(repository)
+
+
+def test_a_delete_that_hung_until_others_were_let_in_is_told(repository, one_thread, tmp_path):
+    """A file system that never gives up, as a hard mount of NFS, says nothing until it is done."""
+    remove(repository, "w@2.1")
+    here, there = Still(host="here"), Still(host="there")
+
+    class Hanging(WrappingBackend):
+        def delete(self, key: str, **more: bool) -> None:
+            if key.startswith(layout.PACKS):
+                here.pass_time(10 * locks.TTL_S)
+                with locks.shared(repository, purpose="test", surroundings=there):
+                    save(repository, "x@1.1", {"a": noise(BLOCKS, 3)}, folder=tmp_path)
+            self.inner.delete(key, **more)
+
+    with pytest.raises(errors.StoreCorrupt, match=r"1 pack that this collection deleted, .* came into use meanwhile") as caught:
+        collect(reopened(repository, tmp_path / "cache-gc", backend=Hanging(repository.backend)), here)
+    assert "perdure store verify" in caught.value.hint
+    assert caught.value.object_key in needed(repository) - packs(repository)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -271,6 +328,97 @@ def test_a_checkpoint_with_a_missing_pack_is_not_the_last_good_one(repository):
     planned = prune.plan(repository, Rules(keep_last=1), workloads=["w"], surroundings=Still())
     assert [str(one) for one in planned.damaged] == ["w@2.1"]
     assert [str(one) for one in planned.removed] == ["w@1.1"]
+
+
+class Listed:
+    """A backend that lets `change` alter what it lists of the packs."""
+
+    def __init__(self, backend, change) -> None:
+        self._backend = backend
+        self._change = change
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str):
+        found = getattr(self._backend, name)
+        if not callable(found):
+            return found
+
+        def call(key: str = "", *arguments, **more):
+            self.calls.append(f"{name} {key}")
+            done = found(key, *arguments, **more)
+            return iter(self._change(list(done))) if (name, key) == ("list", layout.PACKS) else done
+
+        return call
+
+
+def listed(repository, folder, change=lambda infos: infos):
+    """Open the store again, as one whose packs are listed as `change` says; returns it and what was called."""
+    backend = Listed(repository.backend, change)
+    again = reopened(repository, folder / "cache-listed", backend=backend)
+    backend.calls.clear()
+    return again, backend.calls
+
+
+def damaged_go(repository):
+    planned = prune.plan(repository, Rules(damaged=True), surroundings=Still())
+    return planned, prune.apply(repository, planned, surroundings=Still())
+
+
+def test_a_checkpoint_that_is_committed_while_packs_are_listed_is_not_damaged(repository, tmp_path, monkeypatch):
+    monkeypatch.setattr(prune, "ASKED_BY_NAME", 0)
+
+    def save_another(infos):
+        if CheckpointId("w", 3, 1) not in repository.checkpoints("w"):
+            save(repository, "w@3.1", {"a": noise(BLOCKS, 7)}, folder=tmp_path)
+        return infos
+
+    again, _ = listed(repository, tmp_path, save_another)
+    planned, removed = damaged_go(again)
+    assert planned.damaged == removed == ()
+    assert content(repository, "w@3.1") == {"a": noise(BLOCKS, 7)}
+
+
+def test_a_pack_that_is_listed_late_is_not_missing(repository, tmp_path, monkeypatch):
+    monkeypatch.setattr(prune, "ASKED_BY_NAME", 0)
+    again, called = listed(repository, tmp_path, lambda infos: infos[:1])
+    planned, removed = damaged_go(again)
+    assert f"list {layout.PACKS}" in called
+    assert planned.damaged == removed == ()
+    assert planned.kept_bytes == sum(state(repository)[key] for key in packs(repository))
+
+
+def test_a_damaged_checkpoint_that_was_brought_back_since_stays(repository):
+    one, other = CheckpointId("w", 2, 1), CheckpointId("v", 1, 1)
+    key, manifest = next(iter(repository.packs_of(one))), layout.manifest_key(other)
+    pack, whole = repository.backend.get(key), repository.backend.get(manifest)
+    repository.backend.delete(key)
+    repository.backend.put(manifest, whole[:100])
+    planned = prune.plan(repository, Rules(damaged=True), surroundings=Still())
+    assert set(planned.removed) == {one, other}
+    repository.backend.put(key, pack)
+    assert prune.apply(repository, planned, surroundings=Still()) == (other,)
+    repository.backend.put(manifest, whole)
+    assert prune.apply(repository, planned, surroundings=Still()) == ()
+    assert content(repository, "w@2.1") == {"a": noise(BLOCKS, 3)}
+
+
+def test_after_a_commit_packs_are_asked_for_only_where_something_goes_and_never_listed(repository, tmp_path):
+    again, called = listed(repository, tmp_path)
+    named = repository.packs_of(CheckpointId("w", 1, 1)) | repository.packs_of(CheckpointId("w", 1, 2))
+    others = repository.packs_of(CheckpointId("v", 1, 1))
+    assert prune.keep_last(again, "w", 3, surroundings=Still()) == ()
+    assert not any(layout.PACKS in call for call in called)
+    assert [str(one) for one in prune.keep_last(again, "w", 2, surroundings=Still())] == ["w@1.1"]
+    assert f"list {layout.PACKS}" not in called
+    assert {f"size {key}" for key in named} <= set(called)
+    assert {f"size {key}" for key in others}.isdisjoint(called)
+
+
+def test_after_a_commit_one_with_a_missing_pack_counts_for_nothing_and_stays(repository):
+    repository.backend.delete(next(iter(repository.packs_of(CheckpointId("w", 2, 1)))))
+    assert prune.keep_last(repository, "w", 2, surroundings=Still()) == ()
+    assert [str(one) for one in prune.keep_last(repository, "w", 1, surroundings=Still())] == ["w@1.1"]
+    assert [str(one) for one in repository.checkpoints("w")] == ["w@1.2", "w@2.1"]
 
 
 def test_only_what_is_there_can_be_pinned(repository):

@@ -473,3 +473,22 @@ def test_nobody_is_in_with_one_who_is_alone(tmp_path_factory, seed):
         start(host)
     world.run(2000, lambda: None, on_end=lambda process: start(process.host))
     assert sum(workshop.entered.values()) > 0
+
+
+def test_nothing_is_deleted_under_a_lock_that_is_lost(repository):
+    repository.backend.put("packs/x", b"needed")
+    held = lock(repository, EXCLUSIVE, Still())
+    held.acquire()
+    repository.backend.delete(*keys(repository))
+    assert not held.still_held()
+    with pytest.raises(errors.StoreLocked, match="was lost"):
+        held.delete("packs/x")
+    assert repository.backend.get("packs/x") == b"needed"
+
+
+def test_a_lock_that_lasts_for_less_than_a_try_deletes_all_the_same(repository):
+    repository.backend.put("packs/x", b"of nobody")
+    held = lock(repository, EXCLUSIVE, Still(), ttl_s=1.0)
+    held.acquire()
+    held.delete("packs/x")
+    assert [info.key for info in repository.backend.list(layout.PACKS)] == []

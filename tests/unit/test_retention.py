@@ -173,3 +173,14 @@ def test_what_no_rule_breaks(store, rules, in_use, pinned, now_ns):
         if not decision.keep and "fit" in decision.reason:
             with_it = retention.kept_bytes([by_id[one] for one in stay | {decision.id}], sizes)
             assert with_it > rules.max_bytes
+
+
+@given(STORES, st.integers(1, 4), st.sets(IDS), st.integers(0, 200))
+def test_a_damaged_one_makes_no_other_go(store, count, in_use, now_ns):
+    every = [Candidate(one, *rest) for one, rest in store.items()]
+    whole = [msgspec.structs.replace(one, damaged=None) for one in every]
+    gone, gone_if_whole = (
+        {one.id for one in retention.choose(some, Rules(keep_last=count), in_use=in_use, now_ns=now_ns) if not one.keep}
+        for some in (every, whole)
+    )
+    assert gone <= gone_if_whole

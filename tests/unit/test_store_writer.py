@@ -430,3 +430,31 @@ def test_nothing_readable_lies_in_an_encrypted_store(tmp_path: Path) -> None:
     for word in (b"attack", b"secret-name", b"train.py", b"node-name", b"/home/me", saved.host.hostname.encode()):
         assert word not in everything
     assert not [key for key in objects(repository) if "secret" in key]
+
+
+@pytest.mark.parametrize("fault", [None, Fault.TIMEOUT, Fault.READ_ONLY])
+def test_a_manifest_is_taken_back_where_the_lock_was_lost_while_it_was_written(tmp_path: Path, fault: Fault | None) -> None:
+    faulty = FaultyBackend(MemoryBackend(), [] if fault is None else [Rule(fault=fault, calls=("delete",))])
+    repository = new_repository(tmp_path / "cache", backend=faulty)
+
+    def require() -> None:
+        if objects(repository, layout.WORKLOADS):
+            raise errors.StoreLocked("the lock was lost")
+
+    with repository.writer(previous=None, progress=lambda _: None) as writer, pytest.raises(errors.StoreLocked, match="was lost"):
+        (tmp_path / "a").write_bytes(blocks(1, 2))
+        writer.add("a", tmp_path / "a", part=Part.MEMORY)
+        writer.commit(lambda sizes, files: describe("a@1.1", sizes=sizes, files=files), require=require)
+    assert faulty.count("delete") == 1
+    assert bool(repository.checkpoints("a")) == (fault is not None)
+
+
+def test_no_manifest_is_written_where_the_lock_was_lost_before(repository: Repository, tmp_path: Path) -> None:
+    def require() -> None:
+        raise errors.StoreLocked("the lock was lost")
+
+    with repository.writer(previous=None, progress=lambda _: None) as writer, pytest.raises(errors.StoreLocked, match="was lost"):
+        (tmp_path / "a").write_bytes(blocks(1, 2))
+        writer.add("a", tmp_path / "a", part=Part.MEMORY)
+        writer.commit(lambda sizes, files: describe("a@1.1", sizes=sizes, files=files), require=require)
+    assert objects(repository, layout.WORKLOADS) == {}

@@ -14,7 +14,8 @@ from stores import Crashed, Crashing, Still, content, describe, new_repository, 
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId, LifeEnd, Part, StoredFile
-from perdure.store import layout, lives, transfer, transfer_format
+from perdure.store import gc, layout, lives, locks, transfer, transfer_format
+from perdure.store.backends.memory import MemoryBackend
 from perdure.store.transfer_format import PIECE_BYTES
 
 KEY = b"k" * 32
@@ -70,6 +71,22 @@ def test_there_and_the_same(here, there, tmp_path, key, keys, trusted):
     size_bytes = (tmp_path / "w.perdure").stat().st_size
     assert PIECE_BYTES < size_bytes < PIECE_BYTES * 1.1  # zeros and text take next to nothing
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_one_whose_manifest_arrives_after_garbage_collection_was_let_in_is_not_imported(here, there, tmp_path, monkeypatch):
+    monkeypatch.setattr(MemoryBackend, "parallel", 1)
+    export(here, tmp_path / "w.perdure")
+    importing = Still(host="a")
+
+    def before_put(key: str) -> None:
+        if "/manifests/" in key:
+            importing.pass_time(10 * locks.TTL_S)
+            assert gc.collect(reopened(there, tmp_path / "cache-gc", key=b"o" * 40), surroundings=Still(host="b")).removed_packs
+
+    watched = reopened(there, tmp_path / "cache-in", before_put=before_put, key=b"o" * 40)
+    with pytest.raises(errors.StoreLocked, match="was lost"):
+        bring(watched, tmp_path / "w.perdure", tmp_path, here=importing)
+    assert there.checkpoints("w") == ()
 
 
 def test_names_and_arguments_that_are_no_text_come_through(there, tmp_path):

@@ -9,11 +9,13 @@ from concurrent.futures import Future
 
 import msgspec
 import pytest
-from stores import Still, new_repository, noise, reopened, save
+from stores import SilentDeletes, Still, new_repository, noise, reopened, save
 
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId, LifeEnd
 from perdure.store import codec, layout, lives, locks, pins, verify
+from perdure.store.backends import contract
+from perdure.store.backends.memory import MemoryBackend
 from perdure.store.layout import Kind
 from perdure.store.lock_records import Kind as LockKind
 from perdure.store.locks import Lock
@@ -242,3 +244,19 @@ def test_dropping_damaged_packs_needs_the_lock(repository):
     with pytest.raises(errors.StoreLocked):
         verify.drop_damaged(repository, result.damages, lock=lock)
     assert repository.backend.size(key) == 1
+
+
+def test_no_damaged_pack_is_deleted_after_the_lock_ran_out(repository, monkeypatch, tmp_path):
+    monkeypatch.setattr(MemoryBackend, "parallel", 1)
+    key = min(repository.packs_of(CheckpointId("v", 1, 1)))
+    repository.backend.put(key, b"?")
+    result = check(repository)
+    for info in list(repository.backend.list(layout.LOCKS)):
+        repository.backend.delete(info.key)
+    here = Still()
+    silent = SilentDeletes(repository.backend, here, times=5)
+    again = reopened(repository, tmp_path / "cache-again", backend=silent.patient(), key=KEY if repository.encrypted else None)
+    with locks.exclusive(again, purpose="verify", surroundings=here) as lock:
+        assert verify.drop_damaged(again, result.damages, lock=lock) == (key,)
+    assert len(silent.began_s) == 6
+    assert max(silent.began_s) + contract.DELETE_S <= locks.TTL_S

@@ -1,7 +1,8 @@
 """Garbage collection: deleting the packs that no manifest names. Called by `perdure store gc`.
 
 Nothing is deleted unless every manifest could be read: one that cannot be may name any pack. It works alone in the store, under the
-exclusive lock, and asks before each batch whether it still is. A crash anywhere leaves some garbage, which the next run deletes.
+exclusive lock, and asks before each batch whether it still is; each deletion ends before the lock can have run out, where the place bounds
+it. A crash anywhere leaves some garbage, which the next run deletes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def collect(
     Waits at most `wait_s` seconds for running checkpoints and restores. `progress` is told how many of how many packs are deleted.
 
     Raises `errors.StoreLocked`, also when the lock is lost half-way; `errors.StoreCorrupt` or `errors.StoreFormat` when a manifest cannot
-    be read, which `object_key` names: nothing was deleted then.
+    be read, which `object_key` names: nothing was deleted then. Also `errors.StoreCorrupt` when the lock was lost and a pack that was
+    deleted is needed, which `object_key` names; `errors.StoreUnavailable` when the store deletes nothing for now.
     """
     with locks.exclusive(repository, purpose="gc", surroundings=surroundings, wait_s=wait_s, waiting=waiting) as lock:
         there, named = _survey(repository)
@@ -78,7 +80,7 @@ class _Named:
     def read_new(self) -> None:
         """Read the manifests that were not there at the last call. Raises `errors.StoreCorrupt` and `errors.StoreFormat`."""
         for info in self._repository.backend.list(layout.WORKLOADS):
-            if info.key not in self._read and "/manifests/" in info.key:
+            if info.key not in self._read and layout.is_among_manifests(info.key):
                 self.packs |= self._packs_of(info.key)
                 self._read.add(info.key)
 
@@ -118,17 +120,43 @@ def _delete(
     repository: Repository, lock: Lock, named: _Named, garbage: Sequence[ObjectInfo], progress: Callable[[int, int], None]
 ) -> list[ObjectInfo]:
     removed: list[ObjectInfo] = []
-    with ThreadPoolExecutor(max_workers=max(1, repository.backend.parallel)) as pool:
-        for batch in _batches(garbage):
-            # The lock says that nobody writes. Should a clock have lied to it, a manifest that came meanwhile still saves its packs.
+    tried: set[str] = set()
+    try:
+        with ThreadPoolExecutor(max_workers=max(1, repository.backend.parallel)) as pool:
+            for batch in _batches(garbage):
+                # The lock says that nobody writes. Should a clock have lied to it, a manifest that came meanwhile still saves its packs.
+                lock.require()
+                named.read_new()
+                chosen = [info for info in batch if info.key not in named.packs]
+                tried.update(info.key for info in chosen)
+                for info, _ in zip(chosen, pool.map(lock.delete, [info.key for info in chosen]), strict=True):
+                    removed.append(info)
+                    progress(len(removed), len(garbage))
+                repository.forget_packs([info.key for info in chosen])
+        if tried:
             lock.require()
-            named.read_new()
-            chosen = [info for info in batch if info.key not in named.packs]
-            for info, _ in zip(chosen, pool.map(repository.backend.delete, [info.key for info in chosen]), strict=True):
-                removed.append(info)
-                progress(len(removed), len(garbage))
-            repository.forget_packs([info.key for info in chosen])
+    except errors.StoreLocked:
+        _check_needed(repository, named, tried)
+        raise
     return removed
+
+
+def _check_needed(repository: Repository, named: _Named, tried: set[str]) -> None:
+    """Look, after the lock was lost, whether a checkpoint of somebody who was let in needs a pack that was deleted all the same.
+
+    Raises `errors.StoreCorrupt` when one does.
+    """
+    named.read_new()
+    needed = sorted(tried & named.packs)
+    there = repository.sizes(needed)
+    lost = [key for key in needed if key not in there]
+    if lost:
+        count = "1 pack" if len(lost) == 1 else f"{len(lost)} packs"
+        raise errors.StoreCorrupt(
+            f"{count} that this collection deleted, while the store did not answer for longer than its lock lasts, came into use meanwhile",
+            hint="see which checkpoints are lost: perdure store verify",
+            object_key=lost[0],
+        )
 
 
 def _batches(garbage: Sequence[ObjectInfo]) -> Iterator[Sequence[ObjectInfo]]:

@@ -111,19 +111,13 @@ class KnownPacks:
     def check_again(self, pool: ThreadPoolExecutor) -> None:
         """Make sure that every pack that is used again is still there, in its length. Raises `errors.StoreCorrupt`."""
         reused = [ref for ref in self.refs() if ref.name not in self._own]
-        for ref, size_bytes in zip(reused, pool.map(self._size, reused), strict=True):
+        for ref, size_bytes in zip(reused, pool.map(lambda ref: self._objects.find(ref.key), reused), strict=True):
             if size_bytes != ref.size_bytes:
                 raise errors.StoreCorrupt(
                     f"{ref.key} vanished or changed while the checkpoint was made",
                     hint="make the checkpoint again: it will not use that object; see perdure store verify",
                     object_key=ref.key,
                 )
-
-    def _size(self, ref: PackRef) -> int | None:
-        try:
-            return self._objects.size(ref.key)
-        except errors.ObjectMissing:
-            return None
 
     def _table(self, ref: PackRef) -> array[int] | None:
         try:

@@ -95,6 +95,11 @@ def epoch_of(key: str) -> int | None:
     return int(found[3]) if found else None
 
 
+def is_among_manifests(key: str) -> bool:
+    """Tell whether `key` lies where only manifests lie, whatever it is. A workload may be called ``manifests`` itself."""
+    return key.startswith(WORKLOADS) and key.split("/")[2:3] == ["manifests"]
+
+
 def manifests(workload: str) -> str:
     """Return the prefix of the keys of the workload's manifests."""
     return f"{WORKLOADS}{workload}/manifests/"

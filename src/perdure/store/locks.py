@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from perdure import errors
 from perdure.model.checkpoint import CheckpointId
 from perdure.store import documents, layout, lock_records
+from perdure.store.backends.contract import DELETE_S
 from perdure.store.lock_records import MARGIN, TTL_S, Held, Kind, Known, Others, Record
 from perdure.store.owners import Owner, Surroundings
 from perdure.store.repository import Repository
@@ -33,6 +34,8 @@ POLL_S = 1.0
 DRAIN_S = 15.0
 """How long one that wants to be alone keeps newcomers out while others are in; then it lets them in for as long, so that no checkpoint
 waits long for garbage collection. Shorter than a turn of signs of life."""
+DELETE_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Between tries to delete an object under a lock."""
 PATIENCE_S = 2 * TTL_S
 """How long to wait by default: longer than a lock that was left behind on another machine stands in the way."""
 
@@ -108,6 +111,27 @@ class Lock:
                 # The answer took so long that it says nothing of now.
                 self._refresh()
 
+    def delete(self, key: str) -> None:
+        """Delete an object that is needed by nobody as long as the lock is held: of somebody let in later that cannot be known.
+
+        A try that went on after the lock ran out could take away what others have built on since. So each begins only while it ends before
+        anybody can be let in, and between two the lock is asked for. Threads may call this.
+
+        Raises `errors.StoreLocked` when the lock is lost, `errors.StoreUnavailable` when no try succeeds.
+        """
+        pauses = iter(DELETE_PAUSES_S)
+        while True:
+            while self._is_lost or self._left_s() < min(DELETE_S, self._record.ttl_s / 2):
+                self.require()
+            try:
+                return self._repository.backend.delete(key, once=True)
+            except errors.StoreUnavailable:
+                pause_s = next(pauses, None)
+                if pause_s is None:
+                    raise
+            self._surroundings.pause(pause_s * self._surroundings.jitter())
+            self.require()
+
     def release(self) -> None:
         """Give the lock back."""
         with self._guard:
@@ -173,7 +197,11 @@ class Lock:
                 self._repository.backend.delete(key)
 
     def _is_believed(self) -> bool:
-        return self._surroundings.now_s() - self._believed_since_s < self._record.ttl_s
+        return self._left_s() > 0
+
+    def _left_s(self) -> float:
+        """Return for how long nobody can have been let in, counted from now."""
+        return self._believed_since_s + self._record.ttl_s - self._surroundings.now_s()
 
     def _is_there(self) -> bool:
         """Tell whether the lock that counts is there: whoever is let in removes it before."""

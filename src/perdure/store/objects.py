@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from perdure import errors
 from perdure.store.backends.contract import Backend, ObjectInfo
 from perdure.store.hashing import Bytes
 
@@ -31,6 +32,13 @@ class Objects:
         with self._gate:
             return self._backend.size(key)
 
+    def find(self, key: str) -> int | None:
+        """Return the size of the object, or None when it is not there. Unlike a listing, which may be late, this says what is."""
+        try:
+            return self.size(key)
+        except errors.ObjectMissing:
+            return None
+
     def put(self, key: str, content: Bytes) -> None:
         """See `Backend.put`."""
         with self._gate:
@@ -40,6 +48,11 @@ class Objects:
         """See `Backend.put_if_absent`."""
         with self._gate:
             self._backend.put_if_absent(key, content)
+
+    def delete(self, key: str) -> None:
+        """See `Backend.delete`."""
+        with self._gate:
+            self._backend.delete(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `Backend.list`; the whole list is read before the first is returned, so that no call is open in between."""

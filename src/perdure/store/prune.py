@@ -5,7 +5,7 @@ A checkpoint is gone when its manifest is; the packs that only it named are dele
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +15,9 @@ from perdure.store import layout, lock_records, pins, retention
 from perdure.store.owners import Surroundings
 from perdure.store.repository import Repository
 from perdure.store.retention import Candidate, Decision, Rules
+
+ASKED_BY_NAME = 4096
+"""So many packs are asked for one by one, some seconds of an object store's time; for more, all packs of the store are listed."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -50,9 +53,33 @@ def plan(
     retention.check(rules)
     chosen = repository.workloads() if workloads is None else tuple(workloads)
     looked_at = repository.workloads() if rules.max_bytes is not None else chosen
-    sizes = {info.key: info.size_bytes for info in repository.backend.list(layout.PACKS)}
-    found = (candidate(repository, one, sizes) for name in looked_at for one in repository.checkpoints(name))
-    candidates = [one for one in found if one is not None]
+    return _plan(repository, _candidates(repository, looked_at), rules, chosen, in_use=in_use, surroundings=surroundings)
+
+
+def keep_last(repository: Repository, workload: str, count: int, *, surroundings: Surroundings) -> tuple[CheckpointId, ...]:
+    """Remove all but the last `count` good checkpoints of `workload`, as `plan` and `apply` do, and return what was removed.
+
+    Packs are looked at only where some checkpoint would go if none were damaged: a damaged one never makes another go.
+    """
+    rules = Rules(keep_last=count)
+    candidates = _candidates(repository, [workload])
+    if all(one.keep for one in retention.choose(candidates, rules, now_ns=surroundings.wall_ns(), pack_bytes={})):
+        return ()
+    planned = _plan(repository, candidates, rules, [workload], in_use=frozenset(), surroundings=surroundings)
+    return apply(repository, planned, surroundings=surroundings)
+
+
+def _plan(
+    repository: Repository,
+    candidates: Sequence[Candidate],
+    rules: Rules,
+    chosen: Collection[str],
+    *,
+    in_use: frozenset[CheckpointId],
+    surroundings: Surroundings,
+) -> Plan:
+    sizes = _pack_bytes(repository, candidates)
+    candidates = [_with_packs(one, sizes) for one in candidates]
     others = frozenset(one.id for one in candidates if one.id.workload not in chosen)
     decisions = retention.choose(
         candidates,
@@ -79,11 +106,13 @@ def apply(
 ) -> tuple[CheckpointId, ...]:
     """Remove what `planned` says, and return what was removed; `removing` is told before each.
 
-    What was pinned or came into use since is left alone.
+    What was pinned or came into use since is left alone, and a damaged one that turns out to be whole.
     """
     removed = []
     for one in planned.removed:
         if one in pins.pinned(repository, one.workload) or one in lock_records.in_use(repository, surroundings):
+            continue
+        if one in planned.damaged and not _is_damaged(repository, one):
             continue
         removing(one)
         remove(repository, one)
@@ -97,8 +126,17 @@ def remove(repository: Repository, checkpoint: CheckpointId) -> None:
     repository.backend.delete(layout.pin_key(checkpoint))
 
 
-def candidate(repository: Repository, checkpoint: CheckpointId, pack_bytes: Mapping[str, int]) -> Candidate | None:
-    """Look at one checkpoint: whether it can be read, and whether its packs are there. None: it has just been removed by somebody else."""
+def _candidates(repository: Repository, workloads: Iterable[str]) -> list[Candidate]:
+    """Read the manifests of all checkpoints of `workloads`. Of their packs nothing is known yet: they must be looked at later.
+
+    A checkpoint's packs are there before its manifest is. Were they listed first, one that is committed meanwhile would seem to lack them.
+    """
+    found = (_candidate(repository, one) for name in workloads for one in repository.checkpoints(name))
+    return [one for one in found if one is not None]
+
+
+def _candidate(repository: Repository, checkpoint: CheckpointId) -> Candidate | None:
+    """Look at the manifest of one checkpoint. None: it has just been removed by somebody else."""
     try:
         head = repository.head(checkpoint)
         packs = repository.packs_of(checkpoint)
@@ -108,6 +146,24 @@ def candidate(repository: Repository, checkpoint: CheckpointId, pack_bytes: Mapp
         return Candidate(checkpoint, created_ns=0, foreign=True)
     except errors.WorkloadMissing:
         return None
-    missing = len(packs - pack_bytes.keys())
-    damaged = f"{missing} of its packs are missing" if missing else None
-    return Candidate(checkpoint, head.created_ns, packs, damaged=damaged, stood_still=bool(head.stood_still))
+    return Candidate(checkpoint, head.created_ns, packs, stood_still=bool(head.stood_still))
+
+
+def _pack_bytes(repository: Repository, candidates: Iterable[Candidate]) -> dict[str, int]:
+    """Return the sizes of those packs of `candidates` that are there. None is called missing because a listing is late."""
+    named = frozenset[str]().union(*(one.packs for one in candidates))
+    sizes = {}
+    if len(named) > ASKED_BY_NAME:
+        sizes = {info.key: info.size_bytes for info in repository.backend.list(layout.PACKS) if info.key in named}
+    return sizes | repository.sizes(sorted(named - sizes.keys()))
+
+
+def _with_packs(one: Candidate, pack_bytes: Mapping[str, int]) -> Candidate:
+    missing = len(one.packs - pack_bytes.keys())
+    return msgspec.structs.replace(one, damaged=f"{missing} of its packs are missing") if missing else one
+
+
+def _is_damaged(repository: Repository, checkpoint: CheckpointId) -> bool:
+    """Tell whether a checkpoint cannot be restored, by another look at it; false for one that is gone."""
+    found = _candidate(repository, checkpoint)
+    return found is not None and _with_packs(found, _pack_bytes(repository, [found])).damaged is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from perdure import errors
@@ -133,6 +134,11 @@ class Repository:
     def pack_blocks_of(self, checkpoint: CheckpointId) -> dict[str, int]:
         """Return how many blocks each pack that a checkpoint needs holds in all, by its key. Raises as `head`."""
         return {pack.key: pack.slots for pack in self._whole(checkpoint)[1].packs}
+
+    def sizes(self, keys: Collection[str]) -> dict[str, int]:
+        """Return the size of each object of `keys` that is there, asking for each by its name."""
+        with ThreadPoolExecutor(self._objects.parallel, thread_name_prefix="ask") as pool:
+            return {key: size for key, size in zip(keys, pool.map(self._objects.find, keys), strict=True) if size is not None}
 
     @contextlib.contextmanager
     def writer(self, *, previous: Manifest | None, progress: Callable[[int], None], avoid: Collection[str] = ()) -> Iterator[Writer]:

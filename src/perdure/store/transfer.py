@@ -138,10 +138,9 @@ def _store(
         _count_on(repository, wanted, surroundings)
 
         def describe(sizes: tuple[PartSize, ...], stored: tuple[StoredFile, ...]) -> Manifest:
-            lock.require()
             return msgspec.structs.replace(wanted, sizes=sizes, files=stored)
 
-        return writer.commit(describe)
+        return writer.commit(describe, require=lock.require)
 
 
 def _previous(repository: Repository, checkpoint: CheckpointId) -> Manifest | None:

@@ -110,7 +110,7 @@ def drop_damaged(repository: Repository, damages: Iterable[Damage], *, lock: Loc
     for damage in damages:
         if damage.kind is Kind.PACK and not damage.newer and _is_damaged(repository, damage.key):
             lock.require()
-            repository.backend.delete(damage.key)
+            lock.delete(damage.key)
             removed.append(damage.key)
     return tuple(removed)
 
@@ -154,15 +154,9 @@ class _Needs:
 
     def missing(self, there: set[str]) -> list[str]:
         """Return the packs that are needed and not there, asking for each again by its name: a listing may be late."""
-        return [pack for pack in sorted(self.by_pack) if pack not in there and not _is_there(self._repository, pack)]
-
-
-def _is_there(repository: Repository, key: str) -> bool:
-    try:
-        repository.backend.size(key)
-    except errors.ObjectMissing:
-        return False
-    return True
+        unlisted = [pack for pack in sorted(self.by_pack) if pack not in there]
+        late = self._repository.sizes(unlisted)
+        return [pack for pack in unlisted if pack not in late]
 
 
 _AHEAD = 16
@@ -208,7 +202,7 @@ _PASSING = frozenset({Kind.LOCK, Kind.LEASE, Kind.PIN, Kind.MANIFEST})
 
 def _has_moved_on(repository: Repository, key: str, error: _Fault) -> bool:
     """Tell whether the object was deleted rightfully after it was listed."""
-    return isinstance(error, errors.ObjectMissing) and layout.kind_of(key) in _PASSING and not _is_there(repository, key)
+    return isinstance(error, errors.ObjectMissing) and layout.kind_of(key) in _PASSING and not repository.sizes([key])
 
 
 _MEANING: Mapping[Kind, tuple[str, str]] = {

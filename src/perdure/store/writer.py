@@ -205,14 +205,20 @@ class Writer:
         self._put_bytes += ref.size_bytes
         self._source.index.add(ref, ids)
 
-    def commit(self, describe: Callable[[tuple[PartSize, ...], tuple[StoredFile, ...]], Manifest]) -> Manifest:
+    def commit(
+        self,
+        describe: Callable[[tuple[PartSize, ...], tuple[StoredFile, ...]], Manifest],
+        *,
+        require: Callable[[], None] = lambda: None,
+    ) -> Manifest:
         """Make everything durable, then the checkpoint visible, in one step. Returns the manifest with its final `sizes` and `files`.
 
         `describe` is called once, when all content is stored; the manifest that it returns names the checkpoint. Its `sizes` and `files`
-        are set here: the manifest's own length counts among the new bytes.
+        are set here: the manifest's own length counts among the new bytes. `require` raises `errors.StoreLocked` when the lock that keeps
+        packs from being deleted is lost (`Lock.require`): it is asked before the manifest is written and again when it is there.
 
         Raises `errors.ObjectExists` when there is a checkpoint of that id, `errors.StoreCorrupt` when a pack that was to be shared is
-        gone, `errors.StoreError`.
+        gone, `errors.StoreLocked` when `require` does: there is no checkpoint then; `errors.StoreError`.
         """
         self._check_whole()
         self._assembly.finish()
@@ -224,12 +230,24 @@ class Writer:
         described = describe(accounts.sizes(files, stored, self._new_blocks, self._put_bytes), files)
         salt = self._source.random(SALT_BYTES)
         content, manifest = self._settle(described, salt, body, stored)
-        self._source.objects.put_if_absent(layout.manifest_key(manifest.id), content)
-        self._committed = True
+        # All packs are durable by now, which may have taken long.
+        require()
+        self._put_manifest(layout.manifest_key(manifest.id), content, require)
         with contextlib.suppress(errors.OutputError):
             # Without them the next checkpoint only takes longer.
             self._taken.save(self._source.fingerprints(manifest.id.workload), self._source.keys, salt)
         return manifest
+
+    def _put_manifest(self, key: str, content: bytes, require: Callable[[], None]) -> None:
+        self._source.objects.put_if_absent(key, content)
+        self._committed = True
+        try:
+            require()
+        except errors.StoreLocked:
+            # It arrived so late that packs may be deleted which nothing named until then.
+            with contextlib.suppress(errors.StoreError):
+                self._source.objects.delete(key)
+            raise
 
     def _settle(self, described: Manifest, salt: bytes, body: bytes, stored: dict[Part, int]) -> tuple[bytes, Manifest]:
         """Return the manifest object, and the manifest in which its own length is counted."""

@@ -27,7 +27,6 @@ from perdure.model.checkpoint import CheckpointId, Manifest, Part, PartSize, Sto
 from perdure.store import gc, locks, prune
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
-from perdure.store.retention import Rules
 from perdure.supervisor import log, place, wire
 
 LOG = "console/log"
@@ -174,12 +173,10 @@ def _write(request: Request, repository: Repository, previous: Manifest | None, 
         report.tell("commit", report.total_bytes)
 
         def describe(sizes: tuple[PartSize, ...], files: tuple[StoredFile, ...]) -> Manifest:
-            # The last thing before the manifest is written: by now all packs are durable, which may have taken long.
-            lock.require()
             durations = request.manifest.durations_s | {"store": stored_s, "commit": time.monotonic() - began_s - stored_s}
             return msgspec.structs.replace(request.manifest, sizes=sizes, files=files, durations_s=durations)
 
-        return writer.commit(describe)
+        return writer.commit(describe, require=lock.require)
 
 
 def _take_over(records: list[Path]) -> None:
@@ -217,8 +214,7 @@ def _private(path: str, flags: int) -> int:
 def _prune(repository: Repository, request: Request) -> None:
     """Remove checkpoints that are not to be kept, and what only they needed. Somebody else at work in the store is not waited for."""
     name, surroundings = request.manifest.id.workload, Linux()
-    planned = prune.plan(repository, Rules(keep_last=request.keep), workloads=[name], surroundings=surroundings)
-    removed = prune.apply(repository, planned, surroundings=surroundings)
+    removed = prune.keep_last(repository, name, request.keep, surroundings=surroundings)
     every = 1 if request.place.is_here else _COLLECTED_EVERY
     if removed and request.manifest.id.sequence % every == 0:
         with contextlib.suppress(errors.StoreLocked):

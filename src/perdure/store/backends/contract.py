@@ -14,6 +14,8 @@ from typing import Protocol
 import msgspec
 
 MAX_OBJECT_BYTES = 256 * 1024 * 1024
+DELETE_S = 20.0
+"""One try to delete has happened or failed after so many seconds, unless the operating system holds it back (a hard mount of NFS)."""
 KEY = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9._@-]+(?:/[A-Za-z0-9._@-]+)*")
 
 
@@ -76,8 +78,8 @@ class Backend(Protocol):
         """
         ...
 
-    def delete(self, key: str) -> None:
-        """Remove the object; nothing happens when it is not there."""
+    def delete(self, key: str, *, once: bool = False) -> None:
+        """Remove the object; nothing happens when it is not there. With `once` it is not tried again: see `DELETE_S`."""
         ...
 
     def close(self) -> None:

@@ -170,9 +170,9 @@ class FaultyBackend(WrappingBackend):
         self._listed[prefix] = found
         return iter(self._with(fault, lambda: found))
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, once: bool = False) -> None:
         """Remove the object, or fail."""
-        self._do("delete", key, lambda: self.inner.delete(key))
+        self._do("delete", key, lambda: self.inner.delete(key, once=once))
 
     def _do(self, name: str, key: str, act: Callable[[], _T]) -> _T:
         return self._with(self._befalls(name, key), act)

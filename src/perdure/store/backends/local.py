@@ -129,8 +129,9 @@ class LocalBackend:
         with self._explaining(prefix):
             yield from listing.walk(self._opened(), prefix)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, once: bool = False) -> None:
         """Remove the file. Its folder stays: another writer may be on its way into it."""
+        del once
         *parts, name = names.check_key(key).split("/")
         with self._explaining(key):
             root = self._opened()

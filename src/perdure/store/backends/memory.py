@@ -72,8 +72,9 @@ class MemoryBackend:
             found = [ObjectInfo(key, len(content)) for key, content in self._present().items() if key.startswith(prefix)]
         return iter(sorted(found, key=lambda info: info.key))
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, once: bool = False) -> None:
         """Forget `key`."""
+        del once
         names.check_key(key)
         with self._lock:
             self._present().pop(key, None)

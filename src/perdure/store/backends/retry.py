@@ -104,9 +104,12 @@ class RetryingBackend(WrappingBackend):
             else:
                 return
 
-    def delete(self, key: str) -> None:
-        """Remove the object."""
-        self._again(lambda: self.inner.delete(key))
+    def delete(self, key: str, *, once: bool = False) -> None:
+        """Remove the object. With `once` it is for the caller to try again."""
+        if once:
+            self.inner.delete(key, once=True)
+        else:
+            self._again(lambda: self.inner.delete(key))
 
     def _holds(self, key: str, content: memoryview) -> bool:
         """Tell whether the object holds exactly `content`. Raises `errors.StoreUnavailable`, which is then tried again."""

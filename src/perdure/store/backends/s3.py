@@ -10,6 +10,7 @@ not obstore's but `retry`'s, which knows what a lost answer means for a conditio
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import secrets
@@ -59,7 +60,8 @@ class S3Backend:
         """Name the place. Nothing is sent before the first call."""
         self._bucket = bucket
         self._lock = threading.Lock()
-        self._opened: S3Store | None = None
+        self._opened: dict[float, S3Store] = {}
+        """By how many seconds a request may take."""
 
     @property
     def url(self) -> str:
@@ -165,18 +167,19 @@ class S3Backend:
             last = info.key
             yield info
 
-    def delete(self, key: str) -> None:
-        """Remove the object."""
+    def delete(self, key: str, *, once: bool = False) -> None:
+        """Remove the object. The request has no body, and less time than others."""
+        del once
         names.check_key(key)
         import obstore
 
         with contextlib.suppress(errors.ObjectMissing), self._explaining(key):
-            obstore.delete(self._store(), key)
+            obstore.delete(self._store(most_s=contract.DELETE_S), key)
 
     def close(self) -> None:
         """Let go of the connections; a later call makes new ones."""
         with self._lock:
-            self._opened = None
+            self._opened.clear()
 
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         import obstore
@@ -213,16 +216,20 @@ class S3Backend:
         if won != 1:
             raise s3_errors.no_conditions(self.url, f"of {_RACERS} writers at once, {won} were told that they alone had written")
 
-    def _store(self) -> S3Store:
-        """Return obstore's client, made by the first call. Raises `errors.StoreError` in a process that was forked off one that used it."""
+    def _store(self, most_s: float = math.inf) -> S3Store:
+        """Return obstore's client for requests that may take `most_s` seconds and no more than the bucket's; the first call makes it.
+
+        Raises `errors.StoreError` in a process that was forked off one that used it.
+        """
+        timeout_s = min(most_s, self._bucket.timeout_s)
         global _runtime_pid  # noqa: PLW0603  # obstore's threads belong to the process, not to an object
         with self._lock:
             if _runtime_pid not in (None, os.getpid()):
                 raise errors.StoreError("this process was forked off one that uses an object store, and cannot use it", hint="report this")
             _runtime_pid = os.getpid()
-            if self._opened is None:
-                self._opened = _connect(self._bucket)
-            return self._opened
+            if timeout_s not in self._opened:
+                self._opened[timeout_s] = _connect(msgspec.structs.replace(self._bucket, timeout_s=timeout_s))
+            return self._opened[timeout_s]
 
     @contextlib.contextmanager
     def _explaining(self, key: str) -> Iterator[None]:

@@ -51,9 +51,9 @@ class WrappingBackend:
         """Yield the objects below `prefix`."""
         return self.inner.list(prefix)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, once: bool = False) -> None:
         """Remove the object."""
-        self.inner.delete(key)
+        self.inner.delete(key, once=once)
 
     def close(self) -> None:
         """Close what is wrapped."""
