@@ -191,6 +191,13 @@ def _cannot_tell(connection: duckdb.DuckDBPyConnection, totals: dict[str, Any]) 
             f"{totals['running']} attempts were still running when the history was read: their time is exposure, their end is open.",
         ),
         (
+            source["runaway"] > 0,
+            (
+                f"{source['runaway']} attempts run a day or more beyond their limit: records without an end (sacctmgr show runawayjobs), "
+                "of which only the limit counts as run."
+            ),
+        ),
+        (
             totals["after_success"] > 0,
             f"{totals['after_success']} attempts ended well and were run again under the same id: why is not recorded.",
         ),
