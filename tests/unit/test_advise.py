@@ -22,7 +22,8 @@ from perdure.decision.policy import Policy, parse_policy
 from perdure.history import table
 from perdure.model import advice
 from perdure.model.advice import VerdictKind
-from perdure.stats import completion
+from perdure.model.attempt import Cause
+from perdure.stats import completion, dispersion
 
 
 def run(rows: list[dict[str, Any]], policy: Policy | None = None, **options: Any) -> advice.Advice:
@@ -199,6 +200,28 @@ def test_a_history_without_interruptions_says_that_none_were_seen() -> None:
     # Five hours without an interruption do not prove much: what would settle it is a longer history.
     assert answer.workloads[0].verdict.verdict is VerdictKind.EITHER
     assert "a longer history" in (answer.workloads[0].verdict.settle_by or "")
+
+
+def bursts(days: int, quiet: int) -> advice.Advice:
+    """Advise on days of three failures within minutes each, and after them on as many `quiet` days."""
+    return run(
+        [
+            row(24 * day, 20 + place * 0.05, job_id=f"{day}-{place}", outcome="infrastructure" if day < days else "success")
+            for day in range(days + quiet)
+            for place in range(3)
+        ]
+    )
+
+
+@pytest.mark.parametrize("quiet", [30, 0], ids=["some-days", "every-day"])
+def test_the_figure_by_which_bursts_were_found_is_named(quiet: int) -> None:
+    answer = bursts(30, quiet)
+    (found,) = (one.dispersion for one in answer.rates if (one.cause, one.classification) == (Cause.INFRASTRUCTURE, "strict"))
+    assert found.p_value is not None
+    assert (found.p_value < dispersion.SIGNIFICANCE) is (quiet > 0)
+    measured = f"daily counts vary {found.index:.1f}" if quiet else f"the times between them vary {found.coefficient_of_variation:.1f}"
+    (told,) = (note for note in answer.notes if "in bursts" in note)
+    assert f"in bursts ({measured} times as much as chance alone would have them)" in told
 
 
 # The same question, the same answer ------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import perdure
 from perdure.history import checks, compact, doubts, importer, simulate, table
+from perdure.model import advice
+from perdure.model.attempt import Cause
 
 # What is known of files alone, and where a record stood.
 _OF_FILES = {"db_index", "same", "has_end", "line", "doubts"}
@@ -106,6 +108,38 @@ def test_attempts_through_a_pipe_give_the_same_advice(tmp_path):
         piped = perdure.advise(pipe)
         written.result()
     assert msgspec.structs.replace(piped, history="", notes=()) == msgspec.structs.replace(perdure.advise(path), history="", notes=())
+
+
+@pytest.mark.parametrize("end", ["Unknown", "2026-12-01T00:00:00"])
+@pytest.mark.parametrize("imported", [False, True], ids=["at-once", "imported"])
+def test_a_runaway_record_counts_up_to_its_limit(tmp_path, end, imported):
+    gpus_64 = "1440|gres/gpu=64,node=8"
+    ended = [
+        f"{day}|{'NODE_FAIL' if day % 5 == 0 else 'COMPLETED'}|2026-01-{day:02}T01:00:00|2026-01-{day:02}T11:00:00|36000|{gpus_64}"
+        for day in range(10, 32)
+    ]
+    runaway = f"90|RUNNING|2026-01-10T02:00:00|{end}|{330 * 86400}|{gpus_64}"
+
+    def advise(name: str, lines: list[str]) -> advice.Advice:
+        text, attempts = tmp_path / f"{name}.txt", tmp_path / f"{name}.parquet"
+        text.write_text("\n".join(["JobIDRaw|State|Start|End|ElapsedRaw|TimelimitRaw|AllocTRES", *lines, ""]))
+        if not imported:
+            return perdure.advise(text)
+        connection = table.connect(threads=1)
+        importer.import_files(connection, [text])
+        table.write_attempts(connection, attempts)
+        return perdure.advise(attempts)
+
+    without, beside = advise("without", ended), advise("with", [*ended, runaway])
+    assert beside.exposure.gpu_hours - without.exposure.gpu_hours == pytest.approx(24 * 64)
+    assert (beside.exposure.start, beside.exposure.end) == (without.exposure.start, without.exposure.end)
+    for one, other in zip(beside.rates, without.rates, strict=True):
+        assert one.events == other.events
+        exposed = one.cause is not Cause.PREEMPTION  # nothing was preempted
+        assert one.gpu_hours - other.gpu_hours == pytest.approx(24 * 64 if exposed else 0)
+    assert any("1 attempts run a day or more beyond their limit" in sentence for sentence in beside.exposure.cannot_tell)
+    assert not any("beyond their limit" in sentence for sentence in without.exposure.cannot_tell)
+    assert any("counted up to it" in note for note in beside.notes) is not imported
 
 
 @given(st.from_regex(r"[0-9]{1,3}_\[[0-9,:%-]{0,12}\]?.{0,3}", fullmatch=True))

@@ -148,6 +148,7 @@ def test_resubmissions_are_a_share_of_the_jobs() -> None:
         ({"outcome": "suspected_infrastructure"}, "may have been the infrastructure's doing"),
         ({"restarts": 3}, "restarted more often than the history holds attempts"),
         ({"gpus": 0.0}, "No attempt has a GPU count"),
+        ({"gpus": 0.0, "cpus": 1}, "2 attempts ran without GPUs on one node: each counts as a whole node"),
         ({"nodes": None}, "no node count"),
         ({"limit_s": None}, "no known wall-time limit"),
         ({"outcome": "censored", "end": None}, "still running"),
@@ -167,6 +168,11 @@ def test_what_cannot_be_told_is_said(changes: dict[str, Any], words: str) -> Non
 def test_what_does_not_apply_is_not_said() -> None:
     rows = [row(0, 1, job_id="1", submit_line="sbatch x"), row(30, 1, job_id="2", user="bob", submit_line="sbatch x")]
     assert len(measure(rows).cannot_tell) == 1
+
+
+@pytest.mark.parametrize("size", [{"gpus": 1.0}, {"gpus": 0.0, "nodes": 2}], ids=["gpu", "two-nodes"])
+def test_what_has_gpus_or_several_nodes_is_not_taken_for_a_part_of_one(size: dict[str, Any]) -> None:
+    assert not any("whole node" in sentence for sentence in measure([row(**size)]).cannot_tell)
 
 
 def test_a_window_that_cuts_its_jobs_is_noticed() -> None:

@@ -53,6 +53,14 @@ def test_an_interruption_before_the_first_checkpoint_needs_no_restore() -> None:
     assert meet(walk(work=10, interval=2), 1.5) == (pytest.approx(1.5 + 4 * 0.1), False)
 
 
+def test_an_interruption_at_the_very_end_is_met() -> None:
+    assert meet(walk(work=10), 10) == (pytest.approx(10), False)
+    assert meet(walk(work=10, limit=10), 10) == (pytest.approx(10), False)
+    # 10 h hold 9 checkpoints (9.9 h), so that 1 h is lost; then a restore and the last hour.
+    assert meet(walk(work=10, interval=1), 10) == (pytest.approx(1 + 0.5), False)
+    assert meet(walk(work=10, interval=1, checkpoint=0.0), 10) == (pytest.approx(0.5), False)  # all of it was saved
+
+
 def test_interruptions_after_the_end_are_not_met() -> None:
     # 5 h are safe after the first one; 0.5 + 5 + 0.4 = 5.9 h later it is done, before the second.
     assert meet(walk(work=10, interval=1), 6, 8) == (pytest.approx(1.9), False)
@@ -103,6 +111,18 @@ def test_a_history_of_one_interrupted_job() -> None:
     assert found["retry-all"] == advice.PolicyReplay("retry-all", 48, 80 / 128, 1, 1, 0)
     assert found["as-advised"].lost_gpu_hours in (found["retry-all"].lost_gpu_hours, found["resume-all"].lost_gpu_hours)
     assert found["resume-all"].lost_gpu_hours < 48
+
+
+@pytest.mark.parametrize("cut_h", [9.0, 10.0, 11.0])
+def test_retrying_loses_what_was_destroyed(cut_h: float) -> None:
+    rows = [row(30 * index, 10, job_id=str(index)) for index in range(6)]
+    rows += [row(30 * index, cut_h, job_id=str(index), outcome="infrastructure", work_dir=f"/{index}") for index in range(6, 11)]
+    connection = table.connect(threads=1)
+    fill(connection, rows)
+    found = advisor.advise(connection.table("attempts"), what_if=True, threads=1)
+    assert found.replay[0].policy == "retry-all"
+    assert found.replay[0].lost_gpu_hours == pytest.approx(5 * cut_h * 8)
+    assert found.replay[0].lost_gpu_hours == pytest.approx(found.exposure.destroyed_gpu_hours.high)
 
 
 def test_a_job_in_vain_is_left_undone_by_retrying_and_done_by_resuming() -> None:

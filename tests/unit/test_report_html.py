@@ -15,6 +15,7 @@ import pytest
 from documents import Document
 
 from perdure import errors
+from perdure.model import advice as model
 from perdure.report import charts, html, page
 
 
@@ -171,6 +172,15 @@ def test_rates_without_events_have_no_chart():
     rate = advices.gaps().rates[0]
     assert charts.rates_by_size([rate], "gpu", ()) is None
     assert charts.rates_by_size([], "gpu", ()) is None
+
+
+def test_bunches_stand_beside_both_figures_that_may_show_them():
+    bunched = advices.advice()
+    by_counts = model.Dispersion(0.9, 2.1, 0.003, over_dispersed=True)
+    rate = msgspec.structs.replace(bunched.rates[0], dispersion=by_counts)
+    text = Document(html.render(msgspec.structs.replace(bunched, rates=(rate,)))).text
+    assert "Times between events vary by CV 0.90 (1 for a Poisson process)." in text
+    assert "Daily counts vary 2.10 times as much as those of a Poisson process. The events come in bunches." in text
 
 
 def test_a_fit_over_one_size_is_drawn():

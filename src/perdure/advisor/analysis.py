@@ -24,7 +24,7 @@ from perdure.history import cells, chains, exposure, table, workloads
 from perdure.history.evidence import Workloads
 from perdure.model import advice
 from perdure.model.attempt import Cause
-from perdure.stats import rates
+from perdure.stats import dispersion, rates
 
 if TYPE_CHECKING:
     import duckdb
@@ -254,10 +254,16 @@ def _notes(estimated: tuple[advice.CauseRates, ...], classification: str) -> tup
     notes = []
     for one in estimated:
         if one.classification == classification and one.dispersion.over_dispersed:
-            index = one.dispersion.index
-            measured = "" if index is None else f" (daily counts vary {index:.1f} times as much as chance alone would have them)"
             struck = f"{one.cause.value.capitalize()} of jobs counted in {one.unit}s"
-            notes.append(f"{struck} comes in bursts{measured}: its intervals are from a bootstrap over days.")
+            measured = f"{_measured(one.dispersion)} times as much as chance alone would have them"
+            notes.append(f"{struck} comes in bursts ({measured}): its intervals are from a bootstrap over days.")
     if not any(one.events for one in estimated if one.classification == classification):
         notes.append("No interruption was seen in this history: all that is known is how rare they are at least.")
     return tuple(notes)
+
+
+def _measured(found: advice.Dispersion) -> str:
+    """Name the figure by which over-dispersion was found."""
+    if found.p_value is not None and found.p_value < dispersion.SIGNIFICANCE:
+        return f"daily counts vary {found.index:.1f}"
+    return f"the times between them vary {found.coefficient_of_variation:.1f}"

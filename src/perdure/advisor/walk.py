@@ -44,12 +44,16 @@ class Walk:
         return cls(terms, np.zeros(count), np.zeros(count), np.zeros(count, bool), np.zeros(count, bool))
 
     def interrupt(self, rows: NDArray[np.intp], after_s: Floats) -> None:
-        """Let the stories `rows` (each at most once) run until they are interrupted after `after_s` seconds of run time."""
+        """Let the stories `rows` (each at most once) run until they are interrupted after `after_s` seconds of run time.
+
+        One that is done before is not interrupted; one that would be done at that very second is.
+        """
         open_ = ~self.done[rows]
         rows, after = rows[open_], after_s[open_]
         rest, restart = self.terms.work[rows] - self.progress[rows], self._restart(rows)
         needed = restart + rest + self._checkpoints(rows, rest)
-        finishes = needed <= np.minimum(after, self.terms.limit[rows])
+        # An attempt that was cut off needs at least what it ran: often exactly that, as nobody knows how much more.
+        finishes = (needed < after) & (needed <= self.terms.limit[rows])
         kept = np.where(finishes, rest, np.minimum(self._kept(rows, after - restart), rest))
         self.progress[rows] += kept
         self.lost[rows] += np.where(finishes, needed - rest, after - kept)

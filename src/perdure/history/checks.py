@@ -172,7 +172,7 @@ def notes(summary: ImportSummary) -> Iterator[str]:
         ),
         (summary.truncated_windows, "attempt", "starting at midnight sharp, a truncated window: pull without -T"),
         (summary.dst_suspects, "attempt", "with times around a change of the clocks that may be off by an hour: pull with TZ=UTC"),
-        (summary.runaway, "attempt", "running far beyond its limit, counted as censored: see sacctmgr show runawayjobs"),
+        (summary.runaway, "attempt", "running far beyond its limit, counted up to it and as censored: see sacctmgr show runawayjobs"),
         (summary.clamped, "attempt", "starting after its end: the start was set to the end"),
         (summary.truncated_arrays, "pending array", "with a list of tasks that was cut off: pull with SLURM_BITSTR_LEN=0"),
     ):

@@ -32,7 +32,8 @@ ENDING_CODES: Mapping[str, int] = types.MappingProxyType({outcome.value: code fo
 JKEY = "hash(coalesce(cluster, ''), coalesce(raw_id, job_id, concat(source, ':', line)))"
 """SQL for the key of an attempt's id."""
 
-_ELAPSED = "greatest(coalesce(elapsed_s, 0), 0)::BIGINT"
+# A runaway record has no end: all that is known is that the job cannot have run longer than its limit.
+_ELAPSED = "CASE WHEN runaway THEN limit_s ELSE greatest(coalesce(elapsed_s, 0), 0) END::BIGINT"
 _NODES = "CASE WHEN coalesce(elapsed_s, 0) > 0 THEN coalesce(nodes, 1) ELSE coalesce(nodes, 0) END::BIGINT"
 _MILLI_GPUS = "round(greatest(coalesce(gpus, 0), 0) * 1000)::BIGINT"
 _COARSE = names.coarse_sql("coalesce(name, '')")
@@ -72,7 +73,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "end_s",
         "BIGINT",
-        "CASE WHEN outcome IN ('censored', 'never_started') AND \"end\" IS NULL THEN NULL"
+        "CASE WHEN runaway OR (outcome IN ('censored', 'never_started') AND \"end\" IS NULL) THEN NULL"
         ' ELSE coalesce(epoch_us("end"), epoch_us(start) + (coalesce(elapsed_s, 0) + coalesce(suspended_s, 0)) * 1000000) // 1000000 END',
         ("start", "end"),
     ),
@@ -104,7 +105,9 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 NO_NODES, CLOCK, RUNAWAY, MIDNIGHT, CUT_OFF = 1, 2, 4, 8, 16
-"""Bits of `doubts`; all but the first are set for files that are read, and not for attempts that were imported before."""
+"""Bits of `doubts`; the first and `RUNAWAY` are always set, the others for files that are read, and not for attempts that were
+imported before."""
+_ALWAYS_ASKED = {NO_NODES: "nodes IS NULL AND elapsed_s > 0", RUNAWAY: "runaway"}
 _OF_FILES = frozenset({"db_index", "same", "has_end", "line"})
 TYPES: Mapping[str, str] = types.MappingProxyType({column.name: column.sql for column in COLUMNS})
 """SQL types of the columns."""
@@ -117,13 +120,11 @@ def query(attempts: table.Query, *, tz: str) -> table.Query:
     """Return the query of the compact rows of `attempts`, whose times were printed in the zone `tz`."""
     zone = times.load_zone(tz)
     flags = {
-        NO_NODES: "nodes IS NULL AND elapsed_s > 0",
         CLOCK: doubts.clock_change(zone),
-        RUNAWAY: doubts.RUNAWAY,
         MIDNIGHT: doubts.MIDNIGHT,
         CUT_OFF: doubts.ARRAY_CUT_OFF,
     }
-    return _query(attempts.sql, attempts.columns, flags, leave_out=frozenset(), walls=doubts.walls(zone))
+    return _query(attempts.sql, attempts.columns, _ALWAYS_ASKED | flags, leave_out=frozenset(), walls=doubts.walls(zone))
 
 
 def is_there(connection: duckdb.DuckDBPyConnection) -> bool:
@@ -139,7 +140,7 @@ def begin(connection: duckdb.DuckDBPyConnection) -> None:
 def take(connection: duckdb.DuckDBPyConnection, *, where: str) -> None:
     """Make compact rows of those attempts of the table ``attempts`` that fulfil `where`."""
     begin(connection)
-    made = _query(f"FROM attempts {where}", [*_ATTEMPT_TYPES], {NO_NODES: "nodes IS NULL AND elapsed_s > 0"}, leave_out=_OF_FILES)
+    made = _query(f"FROM attempts {where}", [*_ATTEMPT_TYPES], _ALWAYS_ASKED, leave_out=_OF_FILES)
     connection.execute(f"CREATE TABLE {ROWS} AS {made.sql}")
     publish(connection)
 
@@ -153,7 +154,7 @@ def _query(sql: str, there: Collection[str], flags: dict[int, str], *, leave_out
     missing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in _ATTEMPT_TYPES.items() if name not in there)
     everything = f"SELECT *{', ' if missing else ''}{missing} FROM ({sql})"
     # What several columns need is a level of its own, so that it is worked out once.
-    shared = f"{_KIN} AS kin, {_MILLI_GPUS} AS milli_gpus, {_NODES} AS run_nodes{walls and ', '}{walls}"
+    shared = f"{_KIN} AS kin, {_MILLI_GPUS} AS milli_gpus, {_NODES} AS run_nodes, {doubts.RUNAWAY} AS runaway{walls and ', '}{walls}"
     everything = f"SELECT *, {shared} FROM ({everything})"
     marks = " + ".join(f"CASE WHEN {test} THEN {bit} ELSE 0 END" for bit, test in flags.items())
     filled = [

@@ -64,6 +64,7 @@ _TOTALS = """
            sum(node_s) AS node_s, sum(gpu_ms) AS gpu_ms, sum(cost_ms) AS cost_ms,
            coalesce(sum(cost_ms) FILTER (near_limit), 0) AS near_limit_ms,
            count(*) FILTER (elapsed_s > 0) AS ran, count(*) FILTER (elapsed_s > 0 AND is_gpu) AS ran_with_gpus,
+           count(*) FILTER (elapsed_s > 0 AND NOT is_gpu AND milli_size = 1000) AS on_one_node,
            count(*) FILTER (elapsed_s > 0 AND limit_s IS NULL) AS no_limit,
            count(*) FILTER (outcome = 'walltime') AS walltime,
            count(*) FILTER (outcome = 'requeued' AND ending = 'requeued') AS requeued,
@@ -169,6 +170,13 @@ def _cannot_tell(connection: duckdb.DuckDBPyConnection, totals: dict[str, Any]) 
             0 < totals["ran_with_gpus"] < totals["ran"],
             f"{no_gpus} attempts have no GPUs: where losses are compared, their node-hours stand beside GPU-hours.",
         ),
+        (
+            totals["on_one_node"] > 0,
+            (
+                f"{totals['on_one_node']} attempts ran without GPUs on one node: each counts as a whole node, even if others ran beside it, so "
+                "that node-hours may be more than the nodes had."
+            ),
+        ),
         (source["no_nodes"] > 0, f"{source['no_nodes']} attempts that ran have no node count: each is counted as one node."),
         (
             totals["no_limit"] > 0,
@@ -189,6 +197,13 @@ def _cannot_tell(connection: duckdb.DuckDBPyConnection, totals: dict[str, Any]) 
         (
             totals["running"] > 0,
             f"{totals['running']} attempts were still running when the history was read: their time is exposure, their end is open.",
+        ),
+        (
+            source["runaway"] > 0,
+            (
+                f"{source['runaway']} attempts run a day or more beyond their limit: records without an end (sacctmgr show runawayjobs), "
+                "of which only the limit counts as run."
+            ),
         ),
         (
             totals["after_success"] > 0,

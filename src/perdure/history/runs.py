@@ -102,6 +102,7 @@ def _check_not_empty(connection: duckdb.DuckDBPyConnection, rows: str, cluster: 
 _SOURCE_FACTS = f"""
     SELECT count(*) AS "rows", count(DISTINCT "user") AS users, count(signalled) AS submit_lines, count(name) AS names,
            count(*) FILTER (doubts & {compact.NO_NODES} > 0) AS no_nodes,
+           count(*) FILTER (doubts & {compact.RUNAWAY} > 0) AS runaway,
            count(*) FILTER (start_s = (SELECT min(start_s) FROM compact) AND elapsed_s > 0) AS at_start,
            (SELECT count(*) FROM (
                SELECT 1 FROM compact SEMI JOIN (SELECT DISTINCT jkey FROM compact WHERE restarts > 0) USING (jkey)
