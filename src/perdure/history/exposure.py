@@ -173,8 +173,8 @@ def _cannot_tell(connection: duckdb.DuckDBPyConnection, totals: dict[str, Any]) 
         (
             totals["on_one_node"] > 0,
             (
-                f"{totals['on_one_node']} attempts ran without GPUs on one node: each counts as a whole node, even if others ran beside it, so "
-                "that node-hours may be more than the nodes had."
+                f"{totals['on_one_node']} attempts ran without GPUs on one node: each counts as a whole node, even if others ran beside it,"
+                " so that node-hours may be more than the nodes had."
             ),
         ),
         (source["no_nodes"] > 0, f"{source['no_nodes']} attempts that ran have no node count: each is counted as one node."),
