@@ -55,7 +55,11 @@ def fuzzed(seed: int, lines: int, delimiter: bytes = b"|") -> bytes:
 @pytest.mark.parametrize("seed", range(24))
 def test_fuzzed_lines(tmp_path, seed):
     delimiter = (b"|", b"|#", b"\t")[seed % 3]
-    rows, summary = reading.read_text(tmp_path, fuzzed(seed, 400, delimiter))
+    try:
+        rows, summary = reading.read_text(tmp_path, fuzzed(seed, 400, delimiter))
+    except errors.InputFormat as error:
+        assert "times cannot be read" in str(error)  # noqa: PT017
+        return
     assert summary.lines > 0
     assert all(row["gpus"] is None or row["gpus"] >= 0 for row in rows)
     assert all(row["elapsed_s"] is None or row["elapsed_s"] >= 0 for row in rows)
@@ -65,8 +69,12 @@ def test_fuzzed_lines(tmp_path, seed):
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", range(1000, 1020))
 def test_a_million_fuzzed_lines(tmp_path, seed):
-    _, summary = reading.read_text(tmp_path, fuzzed(seed, 50_000))
-    assert summary.lines >= 50_000
+    try:
+        _, summary = reading.read_text(tmp_path, fuzzed(seed, 50_000))
+    except errors.InputFormat as error:
+        assert "times cannot be read" in str(error)  # noqa: PT017
+    else:
+        assert summary.lines >= 50_000
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -163,10 +163,14 @@ def test_few_of_many_objects_are_on_their_way_at_once(repository):
     under_way = []
 
     def progress(how_far: verify.Progress) -> None:
-        under_way.append(sum(type(one) is Future for one in gc.get_objects()))
+        nonlocal seen
+        seen += 1
+        if seen % 50 == 1:  # looking through all of Python's objects takes its time
+            under_way.append(sum(type(one) is Future for one in gc.get_objects()))
 
+    seen = 0
     result = check(repository, progress=progress)
-    assert len(under_way) == result.objects > 500
+    assert seen == result.objects > 500
     assert len(result.damages) == 500
     assert max(under_way) < 100
 
