@@ -15,6 +15,7 @@ _HELP = ("--help", "-h", "help")
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line with `arguments` (default: the process's own) and return its exit status."""
     argv = sys.argv[1:] if arguments is None else arguments
+    _open_standard_streams()
     try:
         if not argv or (len(argv) == 1 and argv[0] in _HELP):
             with open(os.path.join(os.path.dirname(__file__), "cli", "help.txt"), encoding="utf-8") as handle:
@@ -37,8 +38,38 @@ def main(arguments: list[str] | None = None) -> int:
         return app.run(argv)
     except BrokenPipeError:
         # The reader went away (`perdure … | head`): nothing is wrong, and nothing more can be said on stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return 128 + 13
+    except KeyboardInterrupt:
+        # While modules are imported; `app.run` sees to it afterwards.
+        sys.stderr.write("perdure: interrupted\n")
+        return 128 + 2
+    except OSError as error:
+        # Nothing else is done here than to write: `app.run` has told of whatever befell a command.
+        _give_up_stdout()
+        sys.stderr.write(f"perdure: cannot write to stdout: {error.strerror}\n")
+        return 20
+
+
+def _open_standard_streams() -> None:
+    """See to it that descriptors 0 to 2 are open, as /dev/null where whoever started us closed them.
+
+    The next files to be opened would come to stand there, and be written to as if they were our output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+def _give_up_stdout() -> None:
+    """Let what is still to be written to stdout go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

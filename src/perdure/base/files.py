@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +23,13 @@ def replacing(path: str | os.PathLike[str], *, mode: int = PRIVATE_MODE) -> Iter
     """Yield a temporary path beside `path`; when the block ends well, move it there atomically with permissions `mode`.
 
     The file exists, empty, with mode 0600 when it is yielded. When the block raises, it is removed and `path` is
-    untouched. A `path` that is a link is replaced itself, not what it points to.
+    untouched. A `path` that is a link to a file is replaced itself, not what it points to.
 
-    Raises `errors.OutputError` for a folder that is missing or not writable, or for a full disk.
+    Raises `errors.OutputError` for a folder that is missing or not writable, for a full disk, and for what is no file, such as /dev/null:
+    root would put a file in its place.
     """
     target = Path(path)
-    if target.is_dir():
-        raise errors.OutputError(f"cannot write {target}: it is a directory", hint="name a file inside it")
+    _require_file(target)
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".tmp", dir=target.parent)
     except OSError as error:
@@ -48,6 +49,19 @@ def replacing(path: str | os.PathLike[str], *, mode: int = PRIVATE_MODE) -> Iter
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def _require_file(target: Path) -> None:
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _output_error(target, error) from error
+    if stat.S_ISDIR(mode):
+        raise errors.OutputError(f"cannot write {target}: it is a directory", hint="name a file inside it")
+    if not stat.S_ISREG(mode):
+        raise errors.OutputError(f"cannot write {target}: it is a device, a pipe or a socket", hint="name a file")
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes, *, mode: int = PRIVATE_MODE) -> None:

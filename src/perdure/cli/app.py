@@ -5,6 +5,7 @@ Command modules are named by text and imported when they are called, so that eac
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -156,19 +157,30 @@ def run(argv: list[str]) -> int:
     as_json = "--json" in (argv[: argv.index("--")] if "--" in argv else argv)  # behind -- stands somebody else's command
     try:
         status = build(summaries=len(argv) <= 2 and argv[-1] in ("--help", "-h", *GROUPS))(argv)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        console.err().print("perdure: interrupted")
-        return 128 + 2
+        return _interrupted()
     except BrokenPipeError:
         raise
     except Exception as error:  # the top of a command
+        if _is_interrupted_query(error):
+            return _interrupted()
         deliberate = _deliberate(error)
         if deliberate is None:
             return _report_bug(error)
         _report(deliberate, as_json=as_json)
         return deliberate.exit_status
-    sys.stdout.flush()
     return status if isinstance(status, int) else 0
+
+
+def _interrupted() -> int:
+    console.err().print("perdure: interrupted")
+    return 128 + 2
+
+
+def _is_interrupted_query(error: Exception) -> bool:
+    """Tell whether Ctrl-C came while DuckDB worked, which makes an error of its own of it."""
+    return type(error).__name__ == "InterruptException" or (isinstance(error, RuntimeError) and str(error) == "Query interrupted")
 
 
 def _deliberate(error: Exception) -> errors.PerdureError | None:
@@ -180,7 +192,25 @@ def _deliberate(error: Exception) -> errors.PerdureError | None:
             return errors.UsageError(" ".join(str(error).split()), hint="see perdure --help")
         case ImportError():
             return _missing_extra(error)
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG, filename=None):
+            _give_up_stdout()
+            return errors.OutputError(f"cannot write to stdout: {error.strerror}", hint="free some space, or write elsewhere")
+        case OSError(filename=str() | bytes()) if error.errno in _OF_PATHS:
+            return errors.EnvironmentUnfit(
+                f"{os.fsdecode(error.filename)}: {error.strerror}", hint="name a place that is there and that you may use"
+            )
     return None
+
+
+_OF_PATHS = frozenset(
+    (errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EROFS, errno.ELOOP)
+)  # fmt: skip
+"""What a path may have that somebody named. Commands tell of it in better words where they look for it."""
+
+
+def _give_up_stdout() -> None:
+    """What is still to be written to stdout goes nowhere: Python would fail over it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_bug(error: Exception) -> int:

@@ -18,4 +18,8 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
     """
     from perdure.cli import app
 
-    sys.stdout.write(app.build().generate_completion(prog_name="perdure", shell=shell))
+    script = app.build().generate_completion(prog_name="perdure", shell=shell)
+    if shell == "bash":
+        # Where nothing of ours fits, it is a file: a history, or the command to run.
+        script = script.replace("complete -F ", "complete -o bashdefault -o default -F ")
+    sys.stdout.write(script)

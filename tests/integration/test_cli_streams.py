@@ -1,0 +1,108 @@
+"""Where a command's words go: streams that are closed or full, outputs that are no files, folders that may not be entered."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perdure import errors
+from perdure.base import files
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PERDURE = (sys.executable, "-m", "perdure")
+DECIDE = ("decide", "--gpus", "8", "--work", "20h", "--mttf", "47d")
+EACH = [("--help",), ("--version",), ("ps",), ("config", "show"), (*DECIDE, "--json"), DECIDE, ("completion", "bash")]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    places = {"PERDURE_STATE": str(tmp_path / "state"), "PERDURE_RUN_DIR": str(tmp_path / "run"), "PERDURE_STORE": str(tmp_path / "store")}
+    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT / "src"), **places}
+
+
+def shell(streams: str, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    """Run a command with its streams as the shell's redirections say."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {streams}', "sh", *PERDURE, *arguments], capture_output=True, text=True, timeout=300, **options
+    )
+
+
+@pytest.mark.parametrize("arguments", [one for one in EACH if one != ("ps",)], ids=" ".join)  # ps has nothing to say there
+def test_a_full_disk_below_stdout_is_told(environment, arguments):
+    done = shell(">/dev/full", *arguments, env=environment)
+    assert done.returncode == errors.OutputError.exit_status == 20
+    assert "cannot write to stdout: No space left on device" in done.stderr
+    assert "bug" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", EACH, ids=" ".join)
+@pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_nowhere(environment, arguments, streams):
+    done = shell(streams, *arguments, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.criu
+@pytest.mark.parametrize("streams", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_workload_runs_although_streams_are_closed(environment, tmp_path, streams):
+    script = f"cat; echo out; echo ended with $? >>{tmp_path}/seen; exit 7"
+    done = shell(streams, "run", "--name", "closed", "--every", "never", "--", "sh", "-c", script, env=environment)
+    assert done.returncode == 7, done.stderr
+    assert (tmp_path / "seen").read_text() == "ended with 0\n"
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    pipe, socket_link, link = tmp_path / "pipe", tmp_path / "stdout", tmp_path / "link"
+    os.mkfifo(pipe)
+    socket_link.symlink_to(pipe)
+    for place in (pipe, socket_link):
+        with pytest.raises(errors.OutputError, match="is a device, a pipe or a socket"):
+            files.write_text(place, "x")
+    assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
+    assert socket_link.is_symlink()
+    (tmp_path / "file").write_text("before")
+    link.symlink_to(tmp_path / "file")
+    files.write_text(link, "after")
+    assert (tmp_path / "file").read_text() == "before"
+    assert link.read_text() == "after"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+def test_a_device_stays_what_it_is(environment, tmp_path):
+    null = tmp_path / "null"
+    os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    done = shell("", "history", "simulate", "--seed", "1", "--gpus", "32", "--days", "3", "-o", str(tmp_path / "fleet"), env=environment)
+    assert done.returncode == 0, done.stderr
+    done = shell("", "history", "import", str(tmp_path / "fleet/sacct.txt"), "-o", str(null), env=environment)
+    assert (done.returncode, "name a file" in done.stderr) == (20, True)
+    assert stat.S_ISCHR(os.stat(null).st_mode)
+
+
+TOO_LONG = "x" * 300
+"""No file can have this name: looking for it fails, as it does in a folder that one may not enter."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("advise",), ("history", "show"), ("history", "import", "-o", "out"), ("slurm", "policy", "check", "--file")],
+    ids=" ".join,
+)
+def test_a_path_that_cannot_be_looked_at_is_told(environment, arguments):
+    done = shell("", *arguments, TOO_LONG, "--json", env=environment)
+    told = json.loads(done.stdout or done.stderr)["error"]
+    assert "x" * 100 in told["message"]
+    assert done.returncode in {2, 20}, told
+
+
+def test_bash_completes_files_where_nothing_of_ours_fits():
+    script = subprocess.run([*PERDURE, "completion", "bash"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["bash", "-c", f"{script}\ncomplete -p perdure"], capture_output=True, text=True, check=True).stdout
+    assert "-o default" in shown
