@@ -195,6 +195,35 @@ def test_an_overwritten_file_that_must_have_its_size_is_cut_and_named(tmp_path: 
     assert tails(tmp_path) == {"array.perdure-tail-7": b"fg"}
 
 
+@pytest.mark.parametrize("magic", [b"SQLite format 3\0", b"\x89HDF\r\n\x1a\n"])
+def test_a_database_that_grew_is_not_cut(tmp_path: Path, magic: bytes):
+    """Its tables are in front, and speak of the end: neither what it was nor what it is would be left."""
+    path = tmp_path / "study.db"
+    path.write_bytes(magic + b"one table" + b"x" * rules.TAIL_BYTES)
+    output = recorded(path, flags=os.O_RDWR)
+    later = magic + b"two table" + b"x" * rules.TAIL_BYTES + b"more"
+    path.write_bytes(later)
+    found = bring_back([output], epoch=EPOCH, contents=None)
+    assert codes(found) == [("restore-output-overwritten", "problem")]
+    assert "--outputs" in (found[0].remedy or "")
+    assert path.read_bytes() == later
+
+
+@pytest.mark.parametrize(("flags", "mapped"), [(os.O_RDWR, False), (os.O_WRONLY, True)])
+def test_what_may_have_been_overwritten_before_its_end_is_named(tmp_path: Path, flags: int, mapped: bool):
+    path = tmp_path / "array"
+    path.write_bytes(b"a" * 10 + b"x" * rules.TAIL_BYTES)
+    output = recorded(path, flags=flags, mapped=mapped)
+    path.write_bytes(b"b" * 10 + b"x" * rules.TAIL_BYTES)
+    os.utime(path, ns=(5, output.mtime_ns + 1))
+    found = bring_back([output], epoch=EPOCH, contents=None)
+    assert codes(found) == [("restore-output-overwritten", "warning")]
+    # A log that is only written goes forward.
+    log = msgspec.structs.replace(output, mapped=False, holders=recorded(path, flags=os.O_WRONLY).holders)
+    os.utime(path, ns=(5, output.mtime_ns + 1))
+    assert bring_back([log], epoch=EPOCH, contents=None) == ()
+
+
 @pytest.mark.parametrize(
     "change", ["nothing", "append", "overwrite", "shorten", "replace", "unlink", "folder", "symlink", "fifo", "directory"]
 )

@@ -32,7 +32,7 @@ def picture(folder: Path) -> dict[str, object]:
 def output(path: Path, content: bytes, stored_as: str | None) -> OutputFile:
     return OutputFile(
         path=str(path), size_bytes=len(content), device=0, inode=0, mtime_ns=1_000_000_007, mode=0o640, uid=os.getuid(), gid=os.getgid(),
-        holders=(Holder(1, 3, 0, os.O_RDWR),), stored_as=stored_as, head_digest=rules.digest(content),
+        holders=(Holder(1, 3, 0, os.O_RDWR if stored_as else os.O_WRONLY),), stored_as=stored_as, head_digest=rules.digest(content),
     )  # fmt: skip
 
 

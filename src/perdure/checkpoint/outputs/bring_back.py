@@ -156,10 +156,20 @@ class _Return:
                 stops = there.st_uid != output.uid or is_wrong_size
                 self._stale("restore-output-replaced", there, "is another file than at the checkpoint", stops=stops)
                 return
+            # Its end tells nothing of what lies before it, where the program could write anywhere.
+            is_later = rules.is_read_write(output) and there.st_mtime_ns != output.mtime_ns
+            if is_later and there.st_size > output.size_bytes and rules.is_database(os.pread(current, rules.MAGIC_BYTES, 0)):
+                what = "is a database that was written since the checkpoint: cut to its size of then it would be damaged"
+                self._stale("restore-output-overwritten", there, what, stops=True)
+                return
             if not is_known:
                 self._stale("restore-output-overwritten", there, "was written anew since the checkpoint", stops=False)
+            elif is_later:
+                what = "can be written in place and was written since the checkpoint: what lies before its end may be of later"
+                self._stale("restore-output-overwritten", there, what, stops=False)
             if is_known or rules.is_size_checked(output):
-                self._cut(folder, name, current)
+                # With its time of then, a second look would take it for what it was.
+                self._cut(folder, name, current, with_time=not is_later)
         finally:
             os.close(current)
 
@@ -177,8 +187,8 @@ class _Return:
         is_same = (there.st_dev, there.st_ino) == (self._output.device, self._output.inode)
         return there.st_uid == self._output.uid and (is_same or there.st_nlink == 1)
 
-    def _cut(self, folder: int, name: str, current: int) -> None:
-        """Keep aside and cut off what lies beyond the recorded size; put mode and time right."""
+    def _cut(self, folder: int, name: str, current: int, *, with_time: bool = True) -> None:
+        """Keep aside and cut off what lies beyond the recorded size; put mode and, `with_time`, the time of its last change right."""
         output = self._output
         there = os.fstat(current)
         if there.st_size > output.size_bytes:
@@ -198,7 +208,7 @@ class _Return:
         if stat.S_IMODE(there.st_mode) != output.mode:
             # CRIU refuses a file whose permissions changed.
             os.fchmod(current, output.mode)
-        if os.fstat(current).st_mtime_ns != output.mtime_ns:
+        if with_time and os.fstat(current).st_mtime_ns != output.mtime_ns:
             os.utime(current, ns=(output.mtime_ns, output.mtime_ns))
 
     def _set_aside(self, folder: int, name: str, why: str) -> bool:

@@ -9,7 +9,8 @@ workload writes after a checkpoint stays in the file while the workload goes bac
   mapped array, an archive whose head is written last. Such files are stored with the checkpoint, each up to `Limits.file_bytes` and all
   together up to `Limits.total_bytes`, those that are opened for reading and writing or mapped before those that are only written, small
   ones first. What is beyond is recorded only, and named with `--outputs` as the remedy: on restore it is put right if its tail shows
-  that it was added to, and named if it was overwritten.
+  that it was added to, and named if it was overwritten, or if it could be anywhere and was written since. A database that would have to
+  be cut stops the restore.
 - A file below a folder that a reboot or another job may empty (`VOLATILE`) is stored within the same limits even if it is only appended to.
 - Beside an SQLite database lie its -wal, -shm and -journal. Those that are there are stored with it even if nobody has them open, all of
   them or none; those that are not there must not be there after the restore either: a journal of a later time would be played back into
@@ -35,6 +36,9 @@ VOLATILE = ("/tmp/", "/var/tmp/", "/run/user/", "/dev/shm/")  # noqa: S108 - fol
 """Folders whose content a reboot, a cleaner or another job may remove."""
 
 SQLITE_MAGIC = b"SQLite format 3\0"
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+MAGIC_BYTES = max(len(SQLITE_MAGIC), len(HDF5_MAGIC))
+"""How much of a file's beginning `is_database` looks at."""
 SQLITE_SIBLINGS = ("-wal", "-shm", "-journal")
 
 
@@ -92,6 +96,16 @@ def _rank(group: list[Candidate]) -> tuple[bool, bool, int, str]:
 def is_append_only(output: OutputFile) -> bool:
     """Tell whether the tree could only add to the end of `output`."""
     return not output.mapped and bool(output.holders) and all(holder.flags & os.O_APPEND for holder in output.holders)
+
+
+def is_read_write(output: OutputFile) -> bool:
+    """Tell whether the tree had `output` open for reading and writing, or mapped: as databases and arrays are, and logs are not."""
+    return output.mapped or any(holder.flags & os.O_ACCMODE == os.O_RDWR for holder in output.holders)
+
+
+def is_database(beginning: bytes) -> bool:
+    """Tell whether a file that begins so has tables in front that speak of its end: cut off, it is damaged."""
+    return beginning.startswith((SQLITE_MAGIC, HDF5_MAGIC))
 
 
 def is_size_checked(output: OutputFile) -> bool:
