@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import errors
+from perdure import effects, errors
 from perdure.base import files
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -106,3 +106,31 @@ def test_bash_completes_files_where_nothing_of_ours_fits():
     script = subprocess.run([*PERDURE, "completion", "bash"], capture_output=True, text=True, check=True).stdout
     shown = subprocess.run(["bash", "-c", f"{script}\ncomplete -p perdure"], capture_output=True, text=True, check=True).stdout
     assert "-o default" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("advise", "fleet/sacct.txt", "--csv", "fleet/sacct.txt"),
+        ("advise", "fleet/sacct.txt", "--parquet", "link"),
+        ("advise", "fleet/sacct.txt", "--policy", "policy.toml", "--rates", "policy.toml"),
+        ("history", "import", "fleet/sacct.txt", "-o", "fleet/sacct.txt"),
+        ("history", "anonymise", "fleet/sacct.txt", "-o", "link"),
+        ("history", "anonymise", "fleet/sacct.txt", "--key-file", "secret", "-o", "secret"),
+        ("effects", "export", "--ledger", "effects.db", "-o", "effects.db"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_read_is_not_written_over(environment, tmp_path, arguments):
+    made = shell("", "history", "simulate", "--seed", "1", "--gpus", "32", "--days", "3", "-o", "fleet", env=environment, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "link").symlink_to("fleet/sacct.txt")
+    (tmp_path / "policy.toml").write_text("")
+    (tmp_path / "secret").write_bytes(b"x" * 32)
+    with effects.Ledger(str(tmp_path / "effects.db")) as ledger:
+        ledger.once("paid", lambda: 1)
+    named = [tmp_path / name for name in ("fleet/sacct.txt", "policy.toml", "secret", "effects.db")]
+    before = [one.read_bytes() for one in named]
+    done = shell("", *arguments, env=environment, cwd=tmp_path)
+    assert (done.returncode, "would be lost" in done.stderr) == (2, True), done.stderr
+    assert [one.read_bytes() for one in named] == before

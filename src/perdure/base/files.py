@@ -51,6 +51,14 @@ def replacing(path: str | os.PathLike[str], *, mode: int = PRIVATE_MODE) -> Iter
             temporary.unlink()
 
 
+def refuse_same(output: str | os.PathLike[str] | None, *inputs: str | os.PathLike[str] | None) -> None:
+    """Raise `errors.UsageError` when `output` is one of the files `inputs` that it is made from: that would be lost."""
+    for each in inputs:
+        with contextlib.suppress(OSError):
+            if output is not None and each is not None and os.path.samefile(each, output):
+                raise errors.UsageError(f"{output} is what this reads, and would be lost", hint="write to another file")
+
+
 def _require_file(target: Path) -> None:
     try:
         mode = os.stat(target).st_mode

@@ -61,6 +61,8 @@ def advise(
     )
     chosen = cost_flags.resolve(costs, values["policy"], deadline=deadline)
     _check_outputs(html, csv, parquet, rates)
+    for output in (html, csv, parquet, rates):
+        files.refuse_same(output, history, values["policy"].value)
     with console.progress(common, "reading", size_bytes(history)) as report:
         answer = advisor.advise(
             history,

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from perdure.base import files
 from perdure.cli import console
-from perdure.cli.effects_ledger import LedgerOption, document, open_ledger
+from perdure.cli.effects_ledger import LedgerOption, address, document, open_ledger
 from perdure.effects import Ledger
 
 
@@ -30,6 +30,7 @@ def export(
     """
     with open_ledger(common, ledger) as opened:
         opened.counts()  # an absent ledger is told before a file is made
+        files.refuse_same(output, *(address(common, ledger) + suffix for suffix in ("", "-wal", "-shm", "-journal")))
         if output is None:
             _write(opened, sys.stdout, common)
             return

@@ -20,8 +20,12 @@ LedgerOption = Annotated[
 
 def open_ledger(common: console.Common, ledger: str | None) -> Ledger:
     """Open the ledger that was asked for; it is not made when it is absent. Raises `errors.SettingError`, `errors.LedgerError`."""
-    value = console.load_settings(common, ledger=ledger)["ledger"].value
-    return Ledger(value or "effects.db", create=False, patience_s=0)
+    return Ledger(address(common, ledger), create=False, patience_s=0)
+
+
+def address(common: console.Common, ledger: str | None) -> str:
+    """Return where the ledger that was asked for is: a path, or a URL. Raises `errors.SettingError`."""
+    return console.load_settings(common, ledger=ledger)["ledger"].value or "effects.db"
 
 
 def moment(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from perdure import errors
+from perdure.base import files
 from perdure.cli import console
 
 
@@ -48,8 +48,7 @@ def anonymise(
     from perdure.history.anonymise import key
 
     values = console.load_settings(common, cluster=cluster, tz=tz, memory_limit=memory_limit, threads=threads)
-    if output.exists() and os.path.exists(history) and os.path.samefile(history, output):
-        raise errors.UsageError(f"{output} is the history itself, which would be lost", hint="write to another file with -o")
+    files.refuse_same(output, history, key_file)
     connection = table.connect(memory_limit=str(values["memory-limit"].value), threads=console.threads(values))
     size = os.path.getsize(history) if os.path.isfile(history) else None
     with console.progress(common, "reading", size) as report:

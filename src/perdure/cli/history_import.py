@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from perdure import errors
+from perdure.base.files import refuse_same
 from perdure.cli import console
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def import_(
         named_fields=tuple(name.strip() for name in fields.split(",")) if fields else (),
         outcomes=classify.parse_overrides(_pairs(outcome or [])),
     )
-    _refuse_overwriting(files, output)
+    refuse_same(output, *files)
     connection = table.connect(memory_limit=str(values["memory-limit"].value), threads=console.threads(values))
     total = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
     with console.progress(common, "reading", float(total) or None) as advance:
@@ -85,12 +86,6 @@ def _pairs(given: list[str]) -> dict[str, str]:
             raise errors.UsageError(f"outcome: {text!r} is not STATE=CLASS", hint="write it like SPECIAL_EXIT=user_failure")
         pairs[state] = kind
     return pairs
-
-
-def _refuse_overwriting(files: list[str], output: Path) -> None:
-    for file in files:
-        if os.path.exists(file) and output.exists() and os.path.samefile(file, output):
-            raise errors.UsageError(f"{output} is one of the files to read", hint="write to another file with -o")
 
 
 def _adding_up(files: list[str], advance: Callable[[float], None]) -> Callable[[str, int], None]:

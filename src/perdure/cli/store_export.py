@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from perdure import errors
-from perdure.base import units
+from perdure.base import files, units
 from perdure.cli import console, store_open
 from perdure.store import opening, transfer
 from perdure.store.owners import Linux
@@ -42,6 +42,7 @@ def export(
     with store_open.opened(common, store, key_file) as (repository, found):
         chosen = store_open.choose(repository, checkpoint)
         sealed_with = None if plain else str(file_key) if file_key is not None else found.key_file if repository.encrypted else None
+        files.refuse_same(output, sealed_with, found.key_file)
         key = opening.read_key(sealed_with)
         with console.progress(common, f"exporting {chosen}", repository.head(chosen).logical_bytes) as report:
             manifest = transfer.export(repository, chosen, output, key_file=key, surroundings=Linux(), random=os.urandom, progress=report)
