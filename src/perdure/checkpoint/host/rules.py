@@ -225,7 +225,7 @@ def _state(machine: Machine) -> list[Finding]:
                 "host-state-unwritable",
                 "state folder",
                 f"{machine.state} cannot be written",
-                "choose another: PERDURE_STATE=/path or --state",
+                "choose another: PERDURE_STATE=/path, or the setting state",
                 path=machine.state,
             )
         ]
