@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 
 import msgspec
 import pytest
 
-from perdure.checkpoint.criu import netlock, repair, run
+from perdure.checkpoint.criu import calls, netlock, repair, run
 
 CRIU = run.Criu(
     argv=("/p/ld.so", "--library-path", "/p/lib", "/p/criu"), version="4.2.1", origin="test", prefix="/p", network_lock="nftables"
@@ -57,3 +58,11 @@ def test_sockets_that_are_in_order_are_left_alone():
             assert repair.end([os.getpid(), 2**22 + 1]) == 0
             client.send(b"x")
             assert server.recv(1) == b"x"
+
+
+def test_one_whose_starter_is_gone_before_the_kernel_knows_does_not_begin():
+    argv = calls.mortal(msgspec.structs.replace(CRIU, argv=("/bin/echo", "begun"), prefix=None)).argv
+    assert subprocess.run(argv, capture_output=True, check=True).stdout == b"begun\n"
+    # Its parent is a shell, as it would be another process after ours has ended.
+    other = subprocess.run(["/bin/sh", "-c", '"$@"; exit $?', "sh", *argv], capture_output=True)
+    assert (other.returncode, other.stdout) == (1, b"")

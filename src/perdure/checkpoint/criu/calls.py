@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 import shutil
 from typing import Literal
 
@@ -138,7 +139,7 @@ def log_name_of(call: Call) -> str:
 
 
 def mortal(criu: Criu) -> Criu:
-    """Return `criu`, to be ended by the kernel when the thread that starts it ends.
+    """Return `criu`, to be started by this process and ended by the kernel when the thread that starts it ends.
 
     A dump whose supervisor was killed would otherwise hang for ever: the tree's init, ended by the kernel, waits for its children, which
     CRIU holds, and CRIU waits for the init. Without setpriv the next run ends it.
@@ -149,5 +150,7 @@ def mortal(criu: Criu) -> Criu:
     program, *rest = criu.argv
     has_loader = criu.prefix is not None and criu.needs_prlimit_preload and criu.preload is not None
     preload = ("--preload", str(criu.preload)) if has_loader else ()
-    argv = (setpriv, "--pdeathsig", "KILL", "--", program, *preload, *rest)
+    # Where we ended before the kernel was asked for that, nobody would end it: then it has another parent by now, and does not begin.
+    still_ours = ("/bin/sh", "-c", 'test "$PPID" = "$0" && exec "$@"', str(os.getpid()))
+    argv = (setpriv, "--pdeathsig", "KILL", "--", *still_ours, program, *preload, *rest)
     return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)
