@@ -180,6 +180,19 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def is_trial(pid: int) -> bool:
+    """Tell whether a process is a child of CRIU's own, on which it tries what the kernel can do.
+
+    It has itself traced and stops. Where CRIU was killed before, it is init that traces it then, which never lets it go on: a process that
+    does nothing and holds nothing, and that only its end by hand removes.
+    """
+    words = command_line(pid)
+    try:
+        return b"dump" in words and command_line(stat(pid).parent) == words
+    except errors.ProcessGone:
+        return False
+
+
 def command_line(pid: int) -> list[bytes]:
     """The words that a process was started with; none where it has ended."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):

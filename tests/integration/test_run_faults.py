@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from supervised import COUNT, LIMIT_S, Site, command_line, descendants, is_zombie, lines, wait_for
+from supervised import COUNT, LIMIT_S, Site, command_line, descendants, is_trial, is_zombie, lines, wait_for
 
 from perdure import errors
 from perdure.base.proc import process
@@ -133,7 +133,7 @@ def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
         asker = site.start("checkpoint", "a")
         wait_for(lambda asker=asker: b'"check"' in _said(site) or asker.poll() is not None)
         time.sleep(generator.uniform(0.0, 1.2))
-        below = descendants(process.pid)
+        below = [pid for pid in descendants(process.pid) if not is_trial(pid)]
         process.kill()
         process.wait()
         asker.communicate(timeout=LIMIT_S)
