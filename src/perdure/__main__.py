@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         # Nothing else is done here than to write: `app.run` has told of whatever befell a command.
         _give_up_stdout()
-        sys.stderr.write(f"perdure: cannot write to stdout: {error.strerror}\n")
+        sys.stderr.write(f"perdure: cannot write to stdout: {error.strerror} (free some space, or write elsewhere)\n")
         return 20
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,14 @@ def refuse_same(output: str | os.PathLike[str] | None, *inputs: str | os.PathLik
         with contextlib.suppress(OSError):
             if output is not None and each is not None and os.path.samefile(each, output):
                 raise errors.UsageError(f"{output} is what this reads, and would be lost", hint="write to another file")
+
+
+def give_up_unwritable_stdout() -> None:
+    """Let what is still to be written to stdout go nowhere, if it cannot be written: Python would fail over it once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _require_file(target: Path) -> None:

@@ -17,6 +17,7 @@ import cyclopts
 
 from perdure import errors
 from perdure._version import __version__
+from perdure.base import files
 from perdure.cli import console
 
 _EPILOGUE = """Examples:
@@ -168,6 +169,8 @@ def run(argv: list[str]) -> int:
         deliberate = _deliberate(error)
         if deliberate is None:
             return _report_bug(error)
+        if isinstance(deliberate, errors.OutputError):
+            files.give_up_unwritable_stdout()
         _report(deliberate, as_json=as_json)
         return deliberate.exit_status
     return status if isinstance(status, int) else 0
@@ -193,7 +196,6 @@ def _deliberate(error: Exception) -> errors.PerdureError | None:
         case ImportError():
             return _missing_extra(error)
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG, filename=None):
-            _give_up_stdout()
             return errors.OutputError(f"cannot write to stdout: {error.strerror}", hint="free some space, or write elsewhere")
         case OSError(filename=str() | bytes()) if error.errno in _OF_PATHS:
             return errors.EnvironmentUnfit(
@@ -206,11 +208,6 @@ _OF_PATHS = frozenset(
     (errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EROFS, errno.ELOOP)
 )  # fmt: skip
 """What a path may have that somebody named. Commands tell of it in better words where they look for it."""
-
-
-def _give_up_stdout() -> None:
-    """What is still to be written to stdout goes nowhere: Python would fail over it once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_bug(error: Exception) -> int:
