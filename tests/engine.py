@@ -17,12 +17,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from owners import PYTHON
 from supervised import wait_for
 
 from perdure import errors
 from perdure.base import settings
-from perdure.checkpoint import dump, launch, restore, tree
+from perdure.checkpoint import dump, launch, restore, tree, views
 from perdure.checkpoint.criu import locate
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.launch import LaunchSpec
@@ -45,6 +46,13 @@ def alone_with_links() -> Iterator[None]:
     with open(Path(tempfile.gettempdir(), "perdure-test-links"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def forbid_mounts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it be as in a container whose security module forbids to mount anything."""
+    refusing = folder / "viewer.py"
+    refusing.write_text("import json, socket, sys; socket.socket(fileno=int(sys.argv[1])).sendall(json.dumps({'errno': 1}).encode())")
+    monkeypatch.setattr(views, "_VIEWER", refusing)
 
 
 class Workload:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import ports
 import pytest
-from engine import WAIT_S, Workload
+from engine import WAIT_S, Workload, forbid_mounts
 from supervised import wait_for
 
 from perdure import errors
-from perdure.checkpoint import alive, probes, tree
+from perdure.checkpoint import alive, probes, tree, views
 
 pytestmark = pytest.mark.criu
 
@@ -325,3 +325,69 @@ def test_what_was_stopped_when_it_was_saved_is_brought_back_stopped(tmp_path: Pa
         dumped = workload.cycle()
         alive.verify(workload.tree, dumped.processes, None)
         assert [process.is_stopped for process in tree.members(workload.tree)] == [False, True]
+
+
+OF_ITSELF = """
+import os, sys, threading, time
+held = open("/proc/stat")
+other = threading.Thread(target=time.sleep, args=(1e6,), daemon=True)
+other.start()
+number = 0
+while True:
+    number += 1
+    with open(f"/proc/{os.getpid()}/cmdline") as told:
+        named = told.read().rstrip(chr(0)).split(chr(0)) == sys.orig_argv
+    with open(f"/proc/self/task/{other.native_id}/comm", "r+") as name:
+        name.write(f"thread-{number % 10}")
+    held.seek(0)
+    print(number, named, os.readlink("/proc/self") == str(os.getpid()), held.read(4), flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_a_workload_finds_itself_in_proc_in_every_life_and_while_it_is_saved(tmp_path: Path):
+    """As the CUDA driver does, to name its threads, and what measures memory; it would end with an error if it ever did not."""
+    with Workload.python(tmp_path, OF_ITSELF) as workload:
+        for at in (5, 40, 80):
+            workload.wait_for(f"\n{at} ")
+            workload.dump(lambda: None)  # and it runs on
+            workload.wait_for(f"\n{at + 10} ")
+            workload.cycle()
+        workload.wait_for("\n100 ")
+        assert {line.split(maxsplit=1)[1] for line in workload.lines()} == {"True True cpu "}
+
+
+def test_where_nothing_may_be_mounted_a_workload_lives_with_the_proc_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    forbid_mounts(tmp_path, monkeypatch)
+    with Workload.python(tmp_path, COUNTER, "200") as workload:
+        assert not views.is_own(workload.tree.pid)
+        for at in (20, 45):
+            workload.wait_for(f"\n{at} ")
+            workload.cycle()
+        monkeypatch.undo()
+        # What was saved so comes back with a /proc of its own where that can be.
+        workload.wait_for("\n70 ")
+        workload.cycle()
+        assert views.is_own(workload.tree.pid)
+        workload.let_end()
+        assert workload.status() == 3
+
+
+def test_what_a_container_put_over_files_of_proc_stays_there(tmp_path: Path):
+    """As with files that tell of a container's own limits, and folders of the GPUs that it may use."""
+    shown = tmp_path / "shown"
+    shown.write_text("what the container shows")
+    script = f"mount --bind {shown} /proc/version && exec {sys.executable} {tmp_path / 'supervise.py'}"
+    (tmp_path / "supervise.py").write_text(
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from pathlib import Path\n"
+        "from engine import Workload\n"
+        "script = 'cat /proc/version; test -e /proc/1/stat && echo; sleep 1000'\n"
+        f"with Workload(Path({str(tmp_path)!r}), '/bin/sh', '-c', script) as workload:\n"
+        "    workload.wait_for('what the container shows')\n"
+        "    workload.wait_for(chr(10))\n"
+        "    workload.cycle()\n"
+        "    print(open(f'/proc/{workload.tree.pid}/root/proc/version').read())\n"
+    )
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, timeout=WAIT_S)
+    assert done.stdout.strip() == "what the container shows", done.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine import WAIT_S, Workload, alone_with_links, working_criu
+from engine import WAIT_S, Workload, alone_with_links, forbid_mounts, working_criu
 from supervised import COUNT_FOR_ANOTHER, wait_for
 
 from perdure import errors
@@ -54,6 +54,12 @@ def assert_runs_on(workload: Workload) -> None:
 @pytest.fixture(scope="module")
 def criu():
     return working_criu()
+
+
+@pytest.fixture
+def without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workloads see the machine's /proc, so that CRIU mounts theirs on a folder that it makes where the first process works."""
+    forbid_mounts(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -226,7 +232,7 @@ def test_kept_connections_are_locked_while_stopped_and_go_on_afterwards(tmp_path
 
 
 @pytest.mark.slow
-def test_a_dump_waits_for_another_one_in_the_same_folder(beating: Workload):
+def test_a_dump_waits_for_another_one_in_the_same_folder(without_proc: None, beating: Workload):
     taken = beating.folder / "proc.crtools"
     taken.mkdir()
     threading.Timer(0.5, taken.rmdir).start()
@@ -234,7 +240,7 @@ def test_a_dump_waits_for_another_one_in_the_same_folder(beating: Workload):
     assert_runs_on(beating)
 
 
-def test_a_folder_that_a_killed_dump_left_is_named(beating: Workload, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_a_killed_dump_left_is_named(without_proc: None, beating: Workload, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dump, "_PATIENCE_S", 0.5)
     (beating.folder / "proc.crtools").mkdir()
     with pytest.raises(errors.CheckpointFailed, match=r"holds the folder proc\.crtools"):
@@ -421,7 +427,7 @@ SUPERVISOR = """
 import os, sys, time
 sys.path[:0] = sys.argv[1].split(":")
 from pathlib import Path
-from engine import Workload
+from engine import Workload, forbid_mounts
 workload = Workload(Path(sys.argv[2]), "bash", "-c", "sleep 1000 & setsid sleep 1000 & echo up; wait").__enter__()
 workload.wait_for("up")
 if sys.argv[3] == "restored":

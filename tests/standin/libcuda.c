@@ -75,12 +75,6 @@ static int ready; /* cuInit was called here */
 
 /* ---- the process that is saved ---- */
 
-static int host_pid(void)
-{
-	char text[32] = "";
-	return readlink("/proc/self", text, sizeof text - 1) > 0 ? atoi(text) : getpid();
-}
-
 static void open_devices(void)
 {
 	static const char *const names[] = {"nvidiactl", "nvidia0"};
@@ -103,7 +97,7 @@ static void close_devices(void)
 static int make_file(struct allocation *one)
 {
 	static int number;
-	int pid = host_pid();
+	int pid = getpid();
 	char path[8192];
 	snprintf(one->file, sizeof one->file, "%d-%lu-%d", pid, start_ticks(pid), ++number);
 	snprintf(path, sizeof path, "%s/memory/%s/%s", world(), me->now[one->gpu], one->file);
@@ -298,6 +292,7 @@ static void *obey(void *unused)
 	}
 }
 
+/* The driver names its threads through /proc, from 570 on, and gives up where it cannot. */
 static int start_thread(void *(*run)(void *), void *argument)
 {
 	pthread_t thread;
@@ -306,7 +301,7 @@ static int start_thread(void *(*run)(void *), void *argument)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int failed = pthread_create(&thread, NULL, run, argument);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return failed;
+	return failed ? failed : pthread_setname_np(thread, "cuda-standin");
 }
 
 static void forget_in_child(void)
@@ -685,7 +680,7 @@ EXPORT int cuInit(unsigned flags)
 	ready = 1;
 	if (!me->initialised)
 		register_self();
-	return OK;
+	return me->initialised ? OK : OPERATING_SYSTEM;
 }
 
 EXPORT int cuDriverGetVersion(int *version)

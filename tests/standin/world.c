@@ -102,6 +102,37 @@ static int has_mapped(int pid, const char *name)
 	return found;
 }
 
+/* The number that a process has in its own PID namespace, the last one of the line. */
+static int own_number(int pid)
+{
+	char path[64], line[4096];
+	int found = 0;
+	snprintf(path, sizeof path, "/proc/%d/status", pid);
+	FILE *status = fopen(path, "re");
+	while (status && fgets(line, sizeof line, status))
+		if (!strncmp(line, "NSpid:", 6))
+			found = atoi(strrchr(line, '\t'));
+	if (status)
+		fclose(status);
+	return found;
+}
+
+/* Who has the file mapped, of those that know themselves by that number; 0: nobody any more. */
+static int owner_of(int number, const char *name)
+{
+	int found = 0;
+	DIR *folder = opendir("/proc");
+	if (!folder)
+		return 0;
+	for (struct dirent *entry; !found && (entry = readdir(folder));) {
+		int pid = atoi(entry->d_name);
+		if (pid > 0 && own_number(pid) == number && has_mapped(pid, name))
+			found = pid;
+	}
+	closedir(folder);
+	return found;
+}
+
 uint64_t world_used(const char *uuid, void (*each)(void *, int, uint64_t), void *context)
 {
 	char path[4096], file[8192];
@@ -117,7 +148,8 @@ uint64_t world_used(const char *uuid, void (*each)(void *, int, uint64_t), void 
 		if (sscanf(entry->d_name, "%d-%llu-", &pid, &ticks) != 2)
 			continue;
 		snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
-		if (!has_mapped(pid, entry->d_name) || stat(file, &there))
+		pid = owner_of(pid, entry->d_name);
+		if (!pid || stat(file, &there))
 			continue; /* a driver frees what a process had that has ended */
 		sum += there.st_size;
 		if (each)

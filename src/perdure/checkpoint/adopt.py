@@ -119,7 +119,7 @@ def bring_back(images: Path, work: Path, options: RestoreOptions, criu: Criu) ->
     staging.mkdir(mode=0o700)
     try:
         again = DumpOptions(expected_bytes=options.expected_bytes, leave="stopped", tcp=options.tcp, log_to=options.log_to)
-        dumped = dump.dump(first, staging, again, lambda: None, inside(criu, first))
+        dumped = dump.dump(first, staging, again, lambda: None, criu)
     except errors.CheckpointFailed as error:
         raise errors.RestoreFailed(f"it cannot be given a namespace of its own: {error}", hint=error.hint) from error
     except errors.ProcessGone as error:
@@ -134,17 +134,6 @@ def bring_back(images: Path, work: Path, options: RestoreOptions, criu: Criu) ->
     second.mkdir(mode=0o700)
     restored = restore.restore(dumped.images, second, msgspec.structs.replace(options, streams=dumped.streams), criu)
     return msgspec.structs.replace(restored, wall_s=time.monotonic() - began)
-
-
-def inside(criu: Criu, root: Tree) -> Criu:
-    """Return `criu`, to be started in the mount namespace of `root`: what it shares with the tree, it does not save."""
-    program, *rest = criu.argv
-    preload = ["--preload", criu.preload] if criu.prefix is not None and criu.needs_prlimit_preload and criu.preload else []
-    nsenter = shutil.which("nsenter", path="/usr/bin:/bin")
-    if nsenter is None:
-        raise errors.EnvironmentUnfit("nsenter is not there", hint="install util-linux")
-    argv = (nsenter, f"--mount=/proc/{root.pid}/ns/mnt", "--", program, *preload, *rest)
-    return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and criu.prefix is None)
 
 
 def _restore_below_keeper(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Tree:

@@ -22,10 +22,11 @@ import msgspec
 from perdure import errors
 from perdure.base.proc import process
 from perdure.base.proc.exits import Exits
-from perdure.checkpoint import aftermath, connections, guard, identity, links, remaps, statistics, streams, tree
+from perdure.checkpoint import aftermath, connections, guard, identity, links, remaps, statistics, streams, tree, views
 from perdure.checkpoint.criu import netlock, repair, run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result, Running
 from perdure.checkpoint.frozen import SCRIPT, AtFreeze, Frozen
+from perdure.checkpoint.images import inventory
 from perdure.checkpoint.tree import Process, Tree
 from perdure.model.checkpoint import Owner, ProcessFact, Stream
 from perdure.model.finding import problems
@@ -156,7 +157,8 @@ class _Attempts:
         self._work = staging / "criu"
         self._options = options
         self._at_freeze = at_freeze
-        self._criu = criu
+        self._is_inside = views.is_own(root.pid)
+        self._criu = views.entered(criu, f"/proc/{root.pid}/ns/mnt") if self._is_inside else criu
         self._begun = begun
         self._facts: tuple[ProcessFact, ...] = ()
         self._stopped: frozenset[int] = frozenset()
@@ -190,8 +192,9 @@ class _Attempts:
             timeout_s=timeout_for(self._options.expected_bytes),
             verbosity=_VERBOSE if self._options.tcp == "keep" else _TERSE,
             action_script=str(SCRIPT),
+            root=self._root.pid,
+            is_inside=self._is_inside,
             options=(
-                f"--tree={self._root.pid}",
                 "--leave-stopped" if standing_still else "--leave-running",
                 *STANDING,
                 # A connection that nobody has accepted has no descriptor to be saved by: the peer tries again, as after any restart.
@@ -204,6 +207,8 @@ class _Attempts:
         )
         self._stopped = frozenset(process.pid for process in before if process.is_stopped)
         result, told = self._run(call, before)
+        if self._is_inside:
+            inventory.part_pid_namespace(self._images)
         return self._describe(result, told, wired)
 
     def _stays_stopped_by_criu(self) -> bool:
@@ -219,7 +224,11 @@ class _Attempts:
 
     def _run_watched(self, call: Call, before: tuple[Process, ...], exits: Exits) -> tuple[Result, statistics.DumpStatistics]:
         problem: BaseException | None = None
-        with Frozen(self._work) as frozen:
+        with Frozen(self._work, is_inside=self._is_inside) as frozen, contextlib.ExitStack() as stack:
+            if self._is_inside:
+                # Among the tree's mounts our folders may be missing, on one that was mounted later.
+                folders = (_opened(self._images, stack), _opened(self._work, stack))
+                call = msgspec.structs.replace(call, folders=folders, pass_fds=(*folders, *frozen.pass_fds))
             running = run.start(self._criu, call)
             _spare_from_oom(running.pid)
             self._begun(running)
@@ -291,6 +300,12 @@ class _Attempts:
                 "stopped": told.frozen_s,
             },
         )
+
+
+def _opened(folder: Path, stack: contextlib.ExitStack) -> int:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def _refuse_others(images: Path, owner: Owner) -> None:

@@ -13,9 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("frozen.sh")
+MEETING = "PERDURE_MEETING"
+"""Variable that tells the script the folder where to look for us, with the machine's /proc in it; else it is beside the images."""
 
 _ADDRESS = "frozen"
 _MOST_SAID_BYTES = 64
+
+
+def write_address(path: Path, go: int, say: int, *, is_inside: bool = False) -> None:
+    """Write where the script finds the pipes `go`, which it reads, and `say`: ours by PID, or CRIU's own."""
+    path.write_text(f"{'-' if is_inside else os.getpid()} {go} {say}\n", "ascii")
+
 
 AtFreeze = Callable[[], None]
 """What is done while the tasks stand still. What it raises ends the dump."""
@@ -24,17 +32,22 @@ AtFreeze = Callable[[], None]
 class Frozen:
     """Two pipes: one that says that the tasks stand still, one that lets CRIU go on. A context manager; use one for one dump or restore.
 
-    `work` is the folder ``criu`` beside the one of the images, where the script looks for the pipes.
+    `work` is where the script looks for the pipes: the folder ``criu`` beside the one of the images, or what `MEETING` says. `is_inside`:
+    CRIU works in the tree's PID namespace, and gets `pass_fds`.
     """
 
     root: int = 0
     """PID of the first task by the host, when they stand still."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, *, is_inside: bool = False) -> None:
         self._said, self._say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._go, self._let_go = os.pipe2(os.O_CLOEXEC)
-        own = f"/proc/{os.getpid()}/fd"
-        (work / _ADDRESS).write_text(f"{own}/{self._go} {own}/{self._say}\n", "ascii")
+        write_address(work / _ADDRESS, self._go, self._say, is_inside=is_inside)
+
+    @property
+    def pass_fds(self) -> tuple[int, ...]:
+        """Descriptors that a CRIU needs which works in the tree's PID namespace, in which we are not."""
+        return self._go, self._say
 
     def __enter__(self) -> Frozen:
         return self

@@ -3,8 +3,8 @@ program of its own, never imported.
 
 A tree that was not started by us brings no init. This program makes a PID namespace whole: it lets CRIU bring the tree back as its child,
 reaps orphans, passes signals on to the tree's first process and ends with its status. CRIU reads /proc of its own namespace, for which it
-needs a mount namespace; the mount is taken away again, so that the tree sees the host's /proc as before. The clocks that count from the
-boot go on from where they stood: that is a time namespace, which CRIU would make for the tree alone, and then not save together with us.
+needs a mount namespace; so does the tree, in which its processes have the numbers that they had. The clocks that count from the boot go on
+from where they stood: that is a time namespace, which CRIU would make for the tree alone, and then not save together with us.
 
 Descriptors 0, 1 and 2 are the tree's streams. Descriptor 3 brings the request as one JSON line and takes back one line: ``pid`` of the
 restored process in this namespace, or ``status`` of a CRIU that failed, or ``errno`` and ``path``.
@@ -25,7 +25,6 @@ _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWTIME = 0x00000080
 _MS_REC, _MS_SLAVE = 0x4000, 0x80000
-_MNT_DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -67,7 +66,6 @@ def _keep(request: dict[str, Any]) -> None:
         os._exit(1)
     with open(request["pid_file"], encoding="ascii") as handle:
         first = int(handle.read())
-    _check(_libc.umount2(b"/proc", _MNT_DETACH))
     _say({"pid": first})
     os.close(_CONTROL)
     _reap(first)

@@ -21,7 +21,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import files
-from perdure.checkpoint import dropper, dropping, namespaces, tree
+from perdure.checkpoint import dropper, dropping, namespaces, tree, views
 from perdure.checkpoint.criu.locate import Init
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Owner
@@ -116,11 +116,15 @@ def launch(spec: LaunchSpec) -> Tree:
 def _start(spec: LaunchSpec, command: tuple[str, ...], variables: dict[str, str], folder: str) -> Tree:
     """Start the init with `command` below it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with ours, theirs:
+    with ours, theirs, views.View() as view:
         pid = _spawn(spec, theirs.fileno())
         theirs.close()
         with _ending(pid):
-            _hand_over(ours, _request(spec, command, variables, folder))
+            entrance = None
+            if view.namespace is not None:
+                view.give_proc(pid)
+                entrance = f"/proc/{os.getpid()}/fd/{view.namespace}"
+            _hand_over(ours, _request(spec, command, variables, folder) | {"mounts": entrance})
     return Tree(pid=pid, start_ticks=tree.start_ticks_of(pid))
 
 
@@ -135,18 +139,16 @@ def _ending(pid: int) -> Iterator[None]:
         raise
 
 
-def _request(spec: LaunchSpec, command: tuple[str, ...], variables: dict[str, str], folder: str) -> bytes:
-    return _line(
-        {
-            "argv": [*_init_argv(spec.init), *command],
-            "environment": list(variables.items()),
-            "working_directory": folder,
-            "first_pid": spec.first_pid,
-            "terminal": spec.terminal,
-            "umask": spec.umask,
-            "own_ipc": True,
-        }
-    )
+def _request(spec: LaunchSpec, command: tuple[str, ...], variables: dict[str, str], folder: str) -> dict[str, object]:
+    return {
+        "argv": [*_init_argv(spec.init), *command],
+        "environment": list(variables.items()),
+        "working_directory": folder,
+        "first_pid": spec.first_pid,
+        "terminal": spec.terminal,
+        "umask": spec.umask,
+        "own_ipc": True,
+    }
 
 
 def _line(document: dict[str, object]) -> bytes:
@@ -182,10 +184,10 @@ def _spawn(spec: LaunchSpec, control: int) -> int:
         raise _unfit(error) from error
 
 
-def _hand_over(channel: socket.socket, request: bytes) -> None:
+def _hand_over(channel: socket.socket, request: dict[str, object]) -> None:
     channel.settimeout(_START_S)
     try:
-        channel.sendall(request)
+        channel.sendall(_line(request))
         reply = channel.recv(_REPLY_BYTES)
     except OSError as error:
         raise errors.EnvironmentUnfit(f"the starter of the workload does not answer: {error}", hint="see perdure doctor") from error

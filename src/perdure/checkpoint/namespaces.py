@@ -25,9 +25,30 @@ def fresh_pid_namespace() -> Iterator[None]:
 
     Afterwards this thread starts processes in its own namespace again. Raises `OSError`: EPERM without CAP_SYS_ADMIN.
     """
+    with _own_again():
+        _unshare(CLONE_NEWPID)
+        yield
+
+
+@contextlib.contextmanager
+def children_inside(pid: int) -> Iterator[None]:
+    """Let the processes that this thread starts inside the block live in the PID namespace of process `pid`.
+
+    They are our children all the same. Raises `OSError`: EPERM without CAP_SYS_ADMIN, ENOENT when the process is gone.
+    """
+    theirs = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with _own_again():
+            _check(_libc.setns(theirs, CLONE_NEWPID))
+            yield
+    finally:
+        os.close(theirs)
+
+
+@contextlib.contextmanager
+def _own_again() -> Iterator[None]:
     own = os.open("/proc/thread-self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _unshare(CLONE_NEWPID)
         try:
             yield
         finally:

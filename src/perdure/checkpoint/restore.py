@@ -17,16 +17,18 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import connections, ghosts, guard, identity, links, serving, streams, tree
+from perdure.checkpoint import connections, ghosts, guard, identity, links, serving, streams, tree, views
 from perdure.checkpoint.criu import run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result
 from perdure.checkpoint.dump import GHOST_LIMIT, STANDING, keep_log, timeout_for
-from perdure.checkpoint.frozen import SCRIPT, Frozen
+from perdure.checkpoint.frozen import MEETING, SCRIPT, Frozen
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Owner, Stream
 from perdure.model.finding import Finding, problems
 
 _PID_FILE = "pid"
+_MEETING = "criu"
+"""Folder beside that of the images, where `frozen.sh` looks for us."""
 
 
 class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,20 +75,29 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     linked = links.put_back(images, options.owner)
     before = frozenset(process.children(os.getpid()))
     standing = ("--restore-detached", "--restore-sibling", f"--pidfile={_PID_FILE}", *STANDING, GHOST_LIMIT)
-    with _served(images, options.pages) as server:
+    meeting = images.parent / _MEETING
+    meeting.mkdir(mode=0o700, exist_ok=True)
+    variables: tuple[tuple[str, str], ...] = ()
+    with views.View(meeting) as view, _served(images, options.pages) as server:
+        if view.namespace is not None:
+            view.leave_address(meeting)
+            criu, descriptors = views.entered(criu, f"/proc/self/fd/{view.namespace}"), (*descriptors, view.namespace)
+            variables = ((MEETING, str(meeting.resolve())),)
         call = Call(
             action=Action.RESTORE,
             images=str(images),
             work=str(work),
             timeout_s=timeout_for(options.expected_bytes),
-            action_script=str(SCRIPT) if options.owner is not None else None,
+            action_script=str(SCRIPT),
+            variables=variables,
             options=(*standing, *tcp, *inherited, *(("--stream",) if server else ())),
             pass_fds=descriptors,
         )
-        result, problem = (run.run(criu, call), None) if options.owner is None else _watched(criu, call, images, options.owner)
+        result, problem = _watched(criu, call, images, options.owner)
         if not result.succeeded:
             # Before the server is left: one of them could hold a pipe open.
             _remove_leftovers(before)
+            problem = problem or view.problem()
     if not result.succeeded:
         links.remove(linked, options.owner)
         if problem is not None:
@@ -102,18 +113,17 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     return Restored(tree=found, wall_s=result.wall_s, log=Path(result.log_path), closed_connections=closed)
 
 
-def _watched(criu: Criu, call: Call, images: Path, owner: Owner) -> tuple[Result, BaseException | None]:
-    """Restore for `owner`, and let no task take a step before all that it has open was looked at; return also what that look raised."""
+def _watched(criu: Criu, call: Call, images: Path, owner: Owner | None) -> tuple[Result, BaseException | None]:
+    """Restore, and let no task of an `owner` take a step before all that it has open was looked at; return also what that look raised."""
     problem: BaseException | None = None
-    meeting = images.parent / "criu"
-    meeting.mkdir(mode=0o700, exist_ok=True)
-    with ghosts.moved(images), Frozen(meeting) as frozen:
+    with ghosts.moved(images) if owner is not None else contextlib.nullcontext(), Frozen(images.parent / _MEETING) as frozen:
         running = run.start(criu, call)
         ended = os.pidfd_open(running.pid)
         try:
             if frozen.wait(ended, call.timeout_s):
                 try:
-                    refuse(guard.look_at(frozen.root, images, owner))
+                    if owner is not None:
+                        refuse(guard.look_at(frozen.root, images, owner))
                     frozen.release()
                 except BaseException as error:  # noqa: BLE001 - CRIU has to end first; raised again by the caller
                     problem = error

@@ -6,13 +6,16 @@ that it closes without one means that the init program runs.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import select
 import signal
+import stat
 
 _CONTROL = 3
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNS = 0x00020000
 _CLONE_NEWIPC = 0x08000000
 _TIOCSCTTY = 0x540E
 
@@ -30,13 +33,15 @@ def _start() -> None:
         os._exit(1)
     if request["own_ipc"]:
         _check(libc.unshare(_CLONE_NEWIPC))
-    # A file of /proc as the host sees it; what is written counts for the namespace of the writer.
+    if request["mounts"]:
+        mounts = os.open(request["mounts"], os.O_RDONLY)
+        _check(libc.setns(mounts, _CLONE_NEWNS))
+        _open_anew()
+    # Whichever /proc this is, what is written counts for the namespace of the writer.
     with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as handle:
         handle.write(str(request["first_pid"] - 1))
     os.setsid()
     if request["terminal"]:
-        import fcntl
-
         fcntl.ioctl(0, _TIOCSCTTY, 0)
     os.chdir(request["working_directory"])
     os.umask(request["umask"])
@@ -51,6 +56,33 @@ def _start() -> None:
     os.closerange(_CONTROL + 1, 1 << 20)
     argv = [word.encode("utf-8", "surrogateescape") for word in request["argv"]]
     os.execve(argv[0], argv, environment)  # noqa: S606 - a program with its arguments is what was asked for
+
+
+def _open_anew() -> None:
+    """Open the files among our streams once more: what was opened on mounts of another namespace cannot be saved.
+
+    Pipes, sockets and terminals belong to none that matters. What is not found under its name here stays as it is.
+    """
+    opened: dict[tuple[int, int, int], int] = {}
+    for number in range(3):
+        there = os.fstat(number)
+        if stat.S_ISFIFO(there.st_mode) or stat.S_ISSOCK(there.st_mode) or os.isatty(number):
+            continue
+        flags = fcntl.fcntl(number, fcntl.F_GETFL)
+        key = (there.st_dev, there.st_ino, flags)
+        if key not in opened:
+            try:
+                again = os.open(os.readlink(f"/proc/self/fd/{number}"), flags | os.O_NOCTTY | os.O_NOFOLLOW)
+            except OSError:
+                continue
+            found = os.fstat(again)
+            if (found.st_dev, found.st_ino) != key[:2]:
+                os.close(again)
+                continue
+            if stat.S_ISREG(found.st_mode):
+                os.lseek(again, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            opened[key] = again
+        os.dup2(opened[key], number)
 
 
 def _check(result: int) -> None:

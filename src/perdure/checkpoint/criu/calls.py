@@ -71,6 +71,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     verbosity: int = 4
     action_script: str | None = None
     """Path of a program that CRIU calls at each stage, named in CRTOOLS_SCRIPT_ACTION."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Environment variables for that program."""
+    folders: tuple[int, int] | None = None
+    """Descriptors of `images` and `work`, both passed on, for a CRIU that works among other mounts than ours."""
+    root: int | None = None
+    """Of a dump: the host's PID of the tree's first process."""
+    is_inside: bool = False
+    """CRIU is started in the PID namespace of `root`, and gives processes the numbers that they have there."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,13 +118,16 @@ def command(criu: Criu, call: Call) -> list[str]:
     """Return the whole command line of `call`."""
     verb = ["cpuinfo", "dump"] if call.action is Action.CPUINFO else [call.action.value]
     arguments = [*_program(criu, call.action), *verb, "--no-default-config", f"-v{call.verbosity}"]
+    images, work = (call.images, call.work) if call.folders is None else (f"/proc/self/fd/{folder}" for folder in call.folders)
     if call.action is not Action.CHECK:
-        arguments += ["-D", call.images]
-    arguments += ["-W", call.work, "-o", log_name_of(call), "-L", PLUGINS]
+        arguments += ["-D", images]
+    arguments += ["-W", work, "-o", log_name_of(call), "-L", PLUGINS]
     if call.action in (Action.DUMP, Action.PRE_DUMP):
         arguments += ["--timeout", str(max(1, math.ceil(call.timeout_s))), f"--network-lock={criu.network_lock}"]
     if call.action_script:
         arguments += ["--action-script", call.action_script]
+    if call.root is not None:
+        arguments += ["--tree", "1" if call.is_inside else str(call.root)]
     return [*arguments, *call.options]
 
 
@@ -151,6 +162,7 @@ def mortal(criu: Criu) -> Criu:
     has_loader = criu.prefix is not None and criu.needs_prlimit_preload and criu.preload is not None
     preload = ("--preload", str(criu.preload)) if has_loader else ()
     # Where we ended before the kernel was asked for that, nobody would end it: then it has another parent by now, and does not begin.
-    still_ours = ("/bin/sh", "-c", 'test "$PPID" = "$0" && exec "$@"', str(os.getpid()))
+    # A parent outside its PID namespace is 0.
+    still_ours = ("/bin/sh", "-c", 'case "$PPID" in "$0" | 0) exec "$@" ;; esac', str(os.getpid()))
     argv = (setpriv, "--pdeathsig", "KILL", "--", *still_ours, program, *preload, *rest)
     return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)

@@ -17,6 +17,7 @@ import threading
 import time
 
 from perdure import errors
+from perdure.checkpoint import namespaces
 from perdure.checkpoint.criu import log, netlock, repair
 from perdure.checkpoint.criu.calls import Action, Call, Criu, Result, command, external, inherit_fd, log_name_of, wants_preload
 
@@ -39,27 +40,29 @@ def run(criu: Criu, call: Call) -> Result:
 
 def start(criu: Criu, call: Call) -> Running:
     """Start `call` and return at once. Raises `errors.EnvironmentUnfit` when CRIU cannot be started at all."""
-    environment = dict(_SCRUBBED)
+    environment = _SCRUBBED | dict(call.variables)
     if criu.prefix is None and wants_preload(criu, call.action):
         environment["LD_PRELOAD"] = str(criu.preload)
-    held = _dumped_tree(call)
+    held = repair.Held(call.root) if call.action is Action.DUMP and call.root is not None else None
+    place = namespaces.children_inside(call.root) if call.is_inside and call.root is not None else contextlib.nullcontext()
     speech = os.open(_speech_path(call), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        child = subprocess.Popen(
-            command(criu, call),
-            stdin=subprocess.DEVNULL,
-            stdout=speech,
-            stderr=speech,
-            env=environment,
-            pass_fds=call.pass_fds,
-            # CRIU tries the kernel out on children of its own that stop themselves. When it and we are killed, the kernel ends stopped
-            # processes only in a group that loses its last tie to us by that; in our own group they would stay for ever.
-            process_group=0,
-            # Python ignores SIGXFSZ: a dump that inherits this sees a failed write, which is how it is made to give up.
-            restore_signals=held is None,
-            # What a dump writes is its owner's alone. A restore may not be given a mask: files that it makes again have theirs.
-            umask=0o077 if call.action in (Action.DUMP, Action.PRE_DUMP) else -1,
-        )
+        with place:
+            child = subprocess.Popen(
+                command(criu, call),
+                stdin=subprocess.DEVNULL,
+                stdout=speech,
+                stderr=speech,
+                env=environment,
+                pass_fds=call.pass_fds,
+                # CRIU tries the kernel out on children of its own that stop themselves. When it and we are killed, the kernel ends stopped
+                # processes only in a group that loses its last tie to us by that; in our own group they would stay for ever.
+                process_group=0,
+                # Python ignores SIGXFSZ: a dump that inherits this sees a failed write, which is how it is made to give up.
+                restore_signals=held is None,
+                # What a dump writes is its owner's alone. A restore may not be given a mask: files that it makes again have theirs.
+                umask=0o077 if call.action in (Action.DUMP, Action.PRE_DUMP) else -1,
+            )
     except OSError as error:
         raise errors.EnvironmentUnfit(f"cannot start CRIU ({criu.program}): {error.strerror}", hint="see perdure doctor") from error
     finally:
@@ -173,11 +176,6 @@ class Running:
         netlock.release(run_id)
         if self._held is not None:
             self._held.resume()
-
-
-def _dumped_tree(call: Call) -> repair.Held | None:
-    match = re.search(r"(?:^|\n)(?:--tree[=\n]|-t\n)(\d+)", "\n".join(call.options)) if call.action is Action.DUMP else None
-    return repair.Held(int(match[1])) if match else None
 
 
 def read_run_id(log_path: str) -> str:

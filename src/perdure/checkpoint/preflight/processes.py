@@ -17,7 +17,7 @@ _NESTED = ("pid", "mnt", "net", "user", "uts", "ipc", "cgroup", "time", "time_fo
 _CLIENTS = frozenset({"srun", "salloc", "sattach"})
 """Slurm's commands that stay connected to a step."""
 _OF_ROOT = {"mnt": "mount", "user": "user"}
-"""Namespaces that the tree has to share with who saves it, and their names in words."""
+"""Namespaces that the tree has to share with who saves it, and their names in words; mounts are its own where it sees its own /proc."""
 
 
 def check(scene: Scene, plan: Plan) -> Iterator[Finding]:
@@ -105,7 +105,8 @@ def _root(scene: Scene) -> Iterator[Finding]:
     root = scene.first
     if root.is_dead:
         return
-    apart = [name for kind, name in _OF_ROOT.items() if root.namespaces.get(kind) != scene.own_namespaces.get(kind)]
+    shared = {kind: name for kind, name in _OF_ROOT.items() if not (kind == "mnt" and scene.sees_own_proc)}
+    apart = [name for kind, name in shared.items() if root.namespaces.get(kind) != scene.own_namespaces.get(kind)]
     other_pids = root.namespaces.get("pid") != scene.own_namespaces.get("pid")
     if other_pids and not scene.has_own_pid_namespace:
         apart.append("PID")
@@ -115,7 +116,7 @@ def _root(scene: Scene) -> Iterator[Finding]:
         yield about.process("process-root-network", root, "lives in a network namespace of its own")
     if not other_pids:
         yield about.process("process-no-namespace", root, "has no PID namespace of its own")
-    elif scene.has_own_pid_namespace and "mount" not in apart:
+    elif scene.has_own_pid_namespace and "mount" not in apart and not scene.sees_own_proc:
         # /proc is then not the one of the namespace: CRIU mounts one from inside the first process, on a new folder in its directory.
         if not root.status.capabilities >> privileges.CAPABILITIES["CAP_SYS_ADMIN"] & 1:
             yield about.process("process-root-unprivileged", root, "lacks CAP_SYS_ADMIN")

@@ -14,6 +14,7 @@ from perdure.base.proc import descriptors as fds
 from perdure.base.proc import mappings as maps
 from perdure.base.proc import mounts as all_mounts
 from perdure.base.proc import network, process
+from perdure.checkpoint import views
 from perdure.checkpoint.preflight import links, tasks
 from perdure.checkpoint.preflight.scene import CRIU_FOLDER, Deleted, Member, Scene
 from perdure.checkpoint.preflight.watches import unreachable
@@ -63,6 +64,7 @@ def read(root: int) -> Scene:
         root=root,
         members=tuple(members),
         own_namespaces=own,
+        sees_own_proc=views.is_own(root),
         mounts=visible,
         inet=network.inet(root),
         unix=network.unix(root),

@@ -79,6 +79,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...]
     own_namespaces: Mapping[str, int]
     """Namespaces of who looks."""
+    sees_own_proc: bool = False
+    """The root has a mount namespace in which /proc is that of its PID namespace, and which otherwise is as ours."""
     mounts: tuple[all_mounts.Mount, ...] = ()
     inet: tuple[network.Inet, ...] = ()
     unix: Mapping[int, network.Unix] = {}
