@@ -7,7 +7,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9 };
 
 static int find(void *device, struct gpu *found)
 {
@@ -17,6 +17,13 @@ static int find(void *device, struct gpu *found)
 		return INVALID_ARGUMENT;
 	*found = gpus[index];
 	return SUCCESS;
+}
+
+/* What is answered of a device instead: by a control group that keeps it from this process, or as the world says. */
+static int refusal(const struct gpu *gpu, const char *at)
+{
+	const char *hidden = getenv("NVIDIA_STANDIN_HIDDEN");
+	return hidden && strstr(hidden, gpu->uuid) ? NO_PERMISSION : world_refuses(gpu->uuid, at);
 }
 
 EXPORT int nvmlInit_v2(void) { return world_driver(NULL, 0, NULL) ? DRIVER_NOT_LOADED : SUCCESS; }
@@ -37,7 +44,8 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
 	struct gpu gpu;
 	*device = (void *)(index + 1L);
-	return find(*device, &gpu);
+	int result = find(*device, &gpu);
+	return result ? result : refusal(&gpu, "handle");
 }
 
 EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length)
@@ -67,6 +75,8 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory)
 {
 	struct gpu gpu;
 	int result = find(device, &gpu);
+	if (!result)
+		result = refusal(&gpu, "memory");
 	if (result)
 		return result;
 	memory->total = gpu.memory_bytes;

@@ -13,7 +13,7 @@ from perdure import errors
 from perdure.checkpoint.cuda import mapping
 from perdure.checkpoint.cuda.contract import Driver, State
 from perdure.checkpoint.host import gpu_drivers as drivers
-from perdure.checkpoint.host.gpu import Gpus
+from perdure.checkpoint.host.gpu import Gpus, Unread
 from perdure.checkpoint.preflight import gpu, gpu_machine, gpu_restore
 from perdure.model.checkpoint import GpuRegion
 from perdure.model.finding import Severity, problems
@@ -71,6 +71,31 @@ class TestDrivers:
         assert known.forbids
 
 
+class TestAllowed:
+    """Which GPUs of a machine a workload may use."""
+
+    def test_without_a_restriction_all(self):
+        machine = gs.gpus(gs.device(0), gs.device(1))
+        assert machine.allowed(None, {gs.uuid(0), gs.uuid(1)}) is None
+        assert machine.allowed("0,1", {gs.uuid(0), gs.uuid(1)}) is None
+        assert machine.allowed("1", {gs.uuid(0), gs.uuid(1)}) == {gs.uuid(1)}
+
+    def test_in_a_job_those_that_it_has(self):
+        job = gs.gpus(gs.device(3))
+        everything = {gs.uuid(number) for number in range(8)}
+        assert job.allowed(None, everything) == {gs.uuid(3)}
+        assert job.allowed("0", everything) == {gs.uuid(3)}
+
+    def test_none_is_not_all(self):
+        none = msgspec.structs.replace(gs.gpus(), devices=())
+        assert none.allowed(None, {gs.uuid(0)}) == frozenset()
+        assert gs.gpus().allowed("", {gs.uuid(0)}) == frozenset()
+
+    def test_what_is_not_known_is_not_all(self):
+        with pytest.raises(errors.GpuUnavailable, match="did not answer"):
+            gs.gpus(driver="", refusal="NVML did not answer within 60 s").allowed(None, {gs.uuid(0)})
+
+
 class TestMachine:
     """Driver and GPUs."""
 
@@ -124,6 +149,16 @@ class TestMachine:
     def test_of_an_old_driver_no_more_is_said_than_that(self):
         found = names(gpu_machine.judge(gs.gpus(driver="535.183.06", cuda=(12, 2))))
         assert found == ["gpu-driver-old", "gpu-driver", "gpu-device"]
+
+    def test_a_lost_gpu_is_a_warning_to_everybody_and_a_forbidden_one_to_nobody(self):
+        machine = gs.gpus(gs.device(1), unread=(Unread(index=0, number=15, words="lost"), Unread(index=2, number=4, words="no permission")))
+        (lost,) = gpu_machine.unfit(machine, {gs.uuid(1)})
+        assert (lost.code, lost.severity, lost.subject) == ("gpu-lost", Severity.WARNING, "GPU 0")
+        assert names(gpu_machine.judge(machine)) == ["gpu-lost", "gpu-driver", "gpu-forbidden", "gpu-device"]
+        none = msgspec.structs.replace(machine, devices=())
+        (problem,) = problems(gpu_machine.judge(none))
+        assert problem.code == "gpu-no-device"
+        assert "1 is not for this process" in problem.message
 
     def test_only_the_gpus_in_use_matter_to_a_workload(self):
         machine = gs.gpus(gs.device(0), gs.device(1, mig=True))

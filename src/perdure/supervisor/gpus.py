@@ -233,15 +233,12 @@ class Gpus:
 
     @staticmethod
     def _allowed(facts: Facts, variables: Mapping[str, str]) -> frozenset[str] | None:
-        """Return the UUIDs of the GPUs that the workload may use; None: all.
+        """Return the UUIDs of the GPUs that the workload may use; None: all. Raises `errors.GpuUnavailable`.
 
         The helper sees all; what is seen from here are the job's, and that is what the variable counts.
         """
-        ours = host.look().devices
-        allowed = mapping.visible(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), ours)
-        if allowed is None and 0 < len(ours) < len(facts.devices):
-            allowed = frozenset(device.uuid for device in ours)
-        return allowed
+        everything = {device.uuid for device in facts.devices}
+        return host.look().allowed(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), everything)
 
     def restore(self, root: Tree, manifest: Manifest, contents: Path, planned: mapping.Map, store: Store | None = None) -> None:
         """Bring GPU memory back to a tree that CRIU has just restored, and let it run: out of `store`, or else of files in `contents`.

@@ -14,12 +14,14 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 
 import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
+from perdure.checkpoint.cuda import mapping
 from perdure.checkpoint.cuda.contract import Device, Use
 
 _PATIENCE_S = 60.0
@@ -29,10 +31,27 @@ NO_LIBRARY = 12
 """NVML_ERROR_LIBRARY_NOT_FOUND; here also: there is no NVML."""
 _NOT_LOADED = 9
 """NVML_ERROR_DRIVER_NOT_LOADED: the libraries are there, the kernel's driver is not."""
+_NO_PERMISSION = 4
+"""NVML_ERROR_NO_PERMISSION: the device file cannot be opened from here."""
 _MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
 _COMMAND_BYTES = 15
 """The kernel keeps so much of a program's name."""
 _NODE = re.compile(r"/dev/nvidia(\d+|ctl|-uvm)")
+
+
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that NVML counts, and of which it tells nothing."""
+
+    index: int
+    """NVML's, for people."""
+    number: int
+    """NVML's own number of why."""
+    words: str
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Tell whether it is only not for this process; otherwise it is lost, or broken."""
+        return self.number == _NO_PERMISSION
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +66,8 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
     cuda: tuple[int, int] | None = None
     """Newest CUDA that the driver offers, such as (13, 0)."""
     devices: tuple[Device, ...] = ()
+    """Those that this process may use."""
+    unread: tuple[Unread, ...] = ()
     uses: tuple[Use, ...] = ()
     virtual: tuple[str, ...] = ()
     """UUIDs of vGPUs: parts of a GPU that a hypervisor gives."""
@@ -73,6 +94,18 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
         """The driver's version, as NVML or else the kernel tells it."""
         return self.driver or self.kernel_driver
 
+    def allowed(self, visible: str | None, everything: Set[str]) -> frozenset[str] | None:
+        """Return the UUIDs of those of the machine's GPUs, `everything`, that a workload beside this process may use; None: all of them.
+
+        `visible` is the value of CUDA_VISIBLE_DEVICES for it. Raises `errors.GpuUnavailable` where NVML does not tell.
+        """
+        if not self.driver:
+            raise errors.GpuUnavailable(f"nobody tells which GPUs may be used: {self.refusal}", hint="see perdure doctor --gpu")
+        ours = mapping.visible(visible, self.devices)
+        if ours is None:
+            ours = frozenset(device.uuid for device in self.devices)
+        return None if ours >= everything else ours
+
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What the process that asked NVML says."""
@@ -80,6 +113,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     cuda: tuple[int, int] | None = None
     devices: tuple[Device, ...] = ()
+    unread: tuple[Unread, ...] = ()
     uses: tuple[Use, ...] = ()
     virtual: tuple[str, ...] = ()
     refusal: str = ""
@@ -97,6 +131,7 @@ def look() -> Gpus:
         driver=told.driver,
         cuda=told.cuda,
         devices=told.devices,
+        unread=told.unread,
         uses=told.uses,
         virtual=told.virtual,
         nodes=nodes,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from perdure.checkpoint.cuda.contract import Device, Use
-from perdure.checkpoint.host.gpu import NO_LIBRARY, Told
+from perdure.checkpoint.host.gpu import NO_LIBRARY, Told, Unread
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
@@ -107,27 +107,28 @@ def ask() -> Told:
 
 
 def _told(nvml: Nvml) -> Told:
+    version = _text(nvml, "nvmlSystemGetDriverVersion")
     cuda = ctypes.c_int()
     nvml.call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(cuda))
-    handles = tuple(_handles(nvml))
-    devices = tuple(_device(nvml, index, handle) for index, handle in enumerate(handles))
-    pairs = tuple(zip(devices, handles, strict=True))
+    count = ctypes.c_uint()
+    nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+    pairs: list[tuple[Device, ctypes.c_void_p]] = []
+    unread: list[Unread] = []
+    for index in range(count.value):  # also those that are not for this process, or lost: they must not hide the others
+        try:
+            handle = ctypes.c_void_p()
+            nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            pairs.append((_device(nvml, index, handle), handle))
+        except RefusedError as error:
+            unread.append(Unread(index=index, number=error.number, words=str(error)))
     return Told(
-        driver=_text(nvml, "nvmlSystemGetDriverVersion"),
+        driver=version,
         cuda=(cuda.value // 1000, cuda.value % 1000 // 10),
-        devices=devices,
+        devices=tuple(device for device, _ in pairs),
+        unread=tuple(unread),
         uses=tuple(use for device, handle in pairs for use in _uses(nvml, handle, device.uuid)),
         virtual=tuple(device.uuid for device, handle in pairs if _is_virtual(nvml, handle)),
     )
-
-
-def _handles(nvml: Nvml) -> Iterator[ctypes.c_void_p]:
-    count = ctypes.c_uint()
-    nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-    for index in range(count.value):
-        handle = ctypes.c_void_p()
-        nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-        yield handle
 
 
 def _text(nvml: Nvml, function: str, *arguments: Any) -> str:
