@@ -6,7 +6,6 @@ have mapped and open, and no helper is started for it.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,6 @@ from perdure.model.checkpoint import CudaFact, GpuFact, GpuRegion, Manifest, Par
 from perdure.supervisor import quantities
 from perdure.supervisor.saver import Item
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LEFT = "restored, but its GPU memory is not"
 
 
@@ -238,7 +236,7 @@ class Gpus:
         The helper sees all; what is seen from here are the job's, and that is what the variable counts.
         """
         everything = {device.uuid for device in facts.devices}
-        return host.look().allowed(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), everything)
+        return host.look().allowed(host.visible(variables), everything)
 
     def restore(self, root: Tree, manifest: Manifest, contents: Path, planned: mapping.Map, store: Store | None = None) -> None:
         """Bring GPU memory back to a tree that CRIU has just restored, and let it run: out of `store`, or else of files in `contents`.

@@ -14,14 +14,14 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint.cuda import mapping
+from perdure.checkpoint.cuda import mapping, restriction
 from perdure.checkpoint.cuda.contract import Device, Use
 
 _PATIENCE_S = 60.0
@@ -33,6 +33,7 @@ _NOT_LOADED = 9
 """NVML_ERROR_DRIVER_NOT_LOADED: the libraries are there, the kernel's driver is not."""
 _NO_PERMISSION = 4
 """NVML_ERROR_NO_PERMISSION: the device file cannot be opened from here."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
 _COMMAND_BYTES = 15
 """The kernel keeps so much of a program's name."""
@@ -67,6 +68,8 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
     """Newest CUDA that the driver offers, such as (13, 0)."""
     devices: tuple[Device, ...] = ()
     """Those that this process may use."""
+    beyond: tuple[Device, ...] | None = None
+    """All of the machine, where a control group keeps some from this process; None: there is none that does, or nobody looked."""
     unread: tuple[Unread, ...] = ()
     uses: tuple[Use, ...] = ()
     virtual: tuple[str, ...] = ()
@@ -94,6 +97,11 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
         """The driver's version, as NVML or else the kernel tells it."""
         return self.driver or self.kernel_driver
 
+    @property
+    def whole(self) -> Gpus:
+        """The machine as the helper sees it, whom nothing keeps from a GPU."""
+        return self if self.beyond is None else msgspec.structs.replace(self, devices=self.beyond)
+
     def allowed(self, visible: str | None, everything: Set[str]) -> frozenset[str] | None:
         """Return the UUIDs of those of the machine's GPUs, `everything`, that a workload beside this process may use; None: all of them.
 
@@ -120,8 +128,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     refusal_number: int | None = None
 
 
-def look() -> Gpus:
-    """Return what there is. Without a sign of a driver nothing is started; otherwise it takes about as long as `nvidia-smi`."""
+def look(*, beyond: bool = False) -> Gpus:
+    """Return what there is, in about the time that `nvidia-smi` takes; with `beyond`, and in a job, twice that."""
     kernel, is_open = _kernel_driver()
     nodes = tuple(sorted(path for path in glob.glob("/dev/nvidia*") if _NODE.fullmatch(path)))
     told = _ask()
@@ -131,6 +139,7 @@ def look() -> Gpus:
         driver=told.driver,
         cuda=told.cuda,
         devices=told.devices,
+        beyond=_beyond(told) if beyond else None,
         unread=told.unread,
         uses=told.uses,
         virtual=told.virtual,
@@ -141,6 +150,19 @@ def look() -> Gpus:
         mps=_mps(),
         architecture=platform.machine(),
     )
+
+
+def _beyond(told: Told) -> tuple[Device, ...] | None:
+    """Return all GPUs of the machine, where the ones that this process was `told` of are not all."""
+    if not any(one.is_forbidden for one in told.unread) and not restriction.is_restricted(restriction.nodes()):
+        return None
+    whole = _ask("--beyond")
+    return whole.devices if whole.driver else None
+
+
+def visible(variables: Mapping[str, str]) -> str | None:
+    """Return CUDA_VISIBLE_DEVICES of an owner's `variables`, or else of this process; None: it is not set."""
+    return variables.get(_VISIBLE, os.environ.get(_VISIBLE))
 
 
 def _kernel_driver() -> tuple[str, bool]:
@@ -155,11 +177,14 @@ def _kernel_driver() -> tuple[str, bool]:
     return "", False
 
 
-def _ask() -> Told:
+def _ask(*arguments: str) -> Told:
     """Ask NVML in a process of its own."""
     # -P: the working directory may be a user's, and must not be searched for modules.
-    command = [sys.executable, "-P", "-m", "perdure.checkpoint.host.gpu_nvml"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-P", "-m", "perdure.checkpoint.host.gpu_nvml", *arguments]
+    variables = {
+        **(restriction.without(os.environ) if arguments else os.environ),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE_S, env=variables, check=False)
     except subprocess.TimeoutExpired:

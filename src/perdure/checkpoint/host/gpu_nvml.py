@@ -1,5 +1,7 @@
 """Ask NVML about driver and GPUs: run as ``python -m perdure.checkpoint.host.gpu_nvml``, says one JSON document. Called by `gpu`.
 
+With ``--beyond`` it leaves the control group that keeps it from GPUs first.
+
 NVML is NVIDIA's C library of the driver itself, with a stable interface; it is called directly, so that a machine without the extra
 `gpu` can be told what it has, and no node needs NumPy for it.
 """
@@ -13,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.checkpoint.cuda import restriction
 from perdure.checkpoint.cuda.contract import Device, Use
 from perdure.checkpoint.host.gpu import NO_LIBRARY, Told, Unread
 
@@ -87,8 +90,10 @@ class Nvml:
         return bytes(entry(number) or b"error").decode("utf-8", "replace")
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Say what NVML tells. Returns the exit status."""
+    if "--beyond" in arguments:
+        restriction.leave()
     sys.stdout.buffer.write(msgspec.json.encode(ask()))
     return 0
 
@@ -183,4 +188,4 @@ def _listed(nvml: Nvml, handle: ctypes.c_void_p, function: str) -> list[_Process
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
