@@ -70,6 +70,15 @@ class TestDrivers:
         (known,) = drivers.advisories(drivers.version("610.57.04"), is_open=False)
         assert known.forbids
 
+    @pytest.mark.parametrize(
+        ("text", "is_known"),
+        [("570.86.15", True), ("570.133.20", True), ("570.158.01", True), ("575.57.08", False), ("580.65.06", False)],
+    )
+    def test_drivers_that_are_reported_to_refuse_pytorch_are_named(self, text, is_known):
+        found = drivers.advisories(drivers.version(text), is_open=False)
+        assert [one.source for one in found] == (["NVIDIA/cuda-checkpoint#34"] if is_known else [])
+        assert all("PyTorch" in one.fault and not one.forbids for one in found)
+
 
 class TestAllowed:
     """Which GPUs of a machine a workload may use."""
@@ -126,6 +135,7 @@ class TestMachine:
             ({"driver": "550.54.15", "cuda": (12, 4)}, "gpu-driver-old", "problem"),
             ({"driver": "610.57.04"}, "gpu-driver-faulty", "problem"),
             ({"driver": "595.71.05", "is_open_driver": True}, "gpu-driver-caution", "warning"),
+            ({"driver": "570.158.01"}, "gpu-driver-caution", "warning"),
             ({"driver": "570.86.15"}, "gpu-no-remap", "warning"),
             ({"driver": "580.65.06"}, "gpu-no-shared", "info"),
             ({"cuda": (13, 3)}, "gpu-no-direct", "info"),
