@@ -201,15 +201,22 @@ def _sizes_on_devices(pid: int) -> dict[str, int]:
 
 @contextmanager
 def _contexts(cuda: Api, uuids: frozenset[str]) -> Iterator[None]:
-    """Hold the primary contexts of the devices `uuids`, as custom storage asks for; of all devices, where nobody told which."""
-    held = []
+    """Hold the primary contexts of the devices `uuids`, as custom storage asks for; of all devices, where nobody told which.
+
+    One of them is this thread's meanwhile: without any the driver does not even tell which device a stream belongs to.
+    """
+    held: list[int] = []
     try:
         for device in range(int(cuda.call("cuDeviceGetCount"))):
             if not uuids or _uuid_of(cuda, device) in uuids:
                 cuda.call("cuDevicePrimaryCtxRetain", device)
                 held.append(device)
+        if held:
+            stretches.make_current(cuda, held[0])
         yield
     finally:
+        with suppress(Refused):
+            cuda.call("cuCtxSetCurrent", None)  # the thread lives on, and the context may not
         for device in held:
             cuda.call("cuDevicePrimaryCtxRelease", device)
 
