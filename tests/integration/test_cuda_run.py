@@ -159,6 +159,17 @@ def test_in_a_job_with_one_gpu_of_the_machine_it_comes_back_on_that(site, world)
     assert [(gpu["uuid"], gpu["used_bytes"]) for gpu in manifest(site, checkpoint(site)["id"])["gpus"]] == [(A, 0), (B, SIZE)]
 
 
+def test_where_nvml_tells_of_no_process_only_the_gpus_that_are_open_are_asked_back(site, world):
+    world.driver(features=(*HOST, "no-pids"))
+    site.environment |= world.restricted(B)
+    start(site)
+    shown = manifest(site, checkpoint(site, "--stop")["id"])
+    assert [(gpu["uuid"], gpu["used_bytes"]) for gpu in shown["gpus"]] == [(A, None), (B, 0)]
+    assert [process["gpus"] for process in shown["cuda_processes"]] == [[A]]
+    again(site)
+    goes_on(site)
+
+
 def test_gpu_memory_that_is_damaged_in_the_store_leads_to_the_checkpoint_before(site, world):
     start(site)
     checkpoint(site)

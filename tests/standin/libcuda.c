@@ -44,7 +44,7 @@ struct self {
 	uint64_t magic;
 	int initialised, state, outside; /* outside: its GPU memory was copied away by somebody else */
 	int request_read, request_write, reply_read, reply_write;
-	int devices[2];
+	int devices[1 + MOST_GPUS];
 	int gpus, count;
 	char old[MOST_GPUS][48], now[MOST_GPUS][48];
 	int capability[MOST_GPUS];
@@ -68,7 +68,7 @@ struct reply {
 	int result;
 };
 
-EXPORT volatile struct self standin_self = {.devices = {-1, -1}};
+EXPORT volatile struct self standin_self = {.devices = {[0 ... MOST_GPUS] = -1}};
 static struct self *const me = (struct self *)&standin_self;
 static pthread_mutex_t api = PTHREAD_MUTEX_INITIALIZER;
 static int ready; /* cuInit was called here */
@@ -81,22 +81,28 @@ static int host_pid(void)
 	return readlink("/proc/self", text, sizeof text - 1) > 0 ? atoi(text) : getpid();
 }
 
+/* As the driver: whoever begins with CUDA holds all devices that he may use, whichever he has memory on. */
 static void open_devices(void)
 {
-	static const char *const names[] = {"nvidiactl", "nvidia0"};
 	char path[4096];
-	for (int index = 0; index < 2; index++) {
-		snprintf(path, sizeof path, "%s/dev/%s", world(), names[index]);
-		me->devices[index] = open(path, O_RDWR | O_CLOEXEC);
+	struct gpu gpus[MOST_GPUS];
+	int count = world_gpus(gpus);
+	for (int index = 0; index <= count; index++) {
+		if (index)
+			snprintf(path, sizeof path, "%s/dev/nvidia%d", world(), index - 1);
+		else
+			snprintf(path, sizeof path, "%s/dev/nvidiactl", world());
+		me->devices[index] = index && world_hides(gpus[index - 1].uuid) ? -1 : open(path, O_RDWR | O_CLOEXEC);
 	}
 }
 
 static void close_devices(void)
 {
-	for (int index = 0; index < 2; index++)
+	for (int index = 0; index <= MOST_GPUS; index++) {
 		if (me->devices[index] >= 0)
 			close(me->devices[index]);
-	me->devices[0] = me->devices[1] = -1;
+		me->devices[index] = -1;
+	}
 }
 
 /* Give an allocation its file on the GPU it belongs to. Returns the descriptor. */

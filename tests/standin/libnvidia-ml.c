@@ -22,8 +22,7 @@ static int find(void *device, struct gpu *found)
 /* What is answered of a device instead: by a control group that keeps it from this process, or as the world says. */
 static int refusal(const struct gpu *gpu, const char *at)
 {
-	const char *hidden = getenv("NVIDIA_STANDIN_HIDDEN");
-	return hidden && strstr(hidden, gpu->uuid) ? NO_PERMISSION : world_refuses(gpu->uuid, at);
+	return world_hides(gpu->uuid) ? NO_PERMISSION : world_refuses(gpu->uuid, at);
 }
 
 EXPORT int nvmlInit_v2(void) { return world_driver(NULL, 0, NULL) ? DRIVER_NOT_LOADED : SUCCESS; }
@@ -64,6 +63,13 @@ EXPORT int nvmlDeviceGetName(void *device, char *text, unsigned length)
 	if (!result)
 		snprintf(text, length, "%s", gpu.model);
 	return result;
+}
+
+EXPORT int nvmlDeviceGetMinorNumber(void *device, unsigned *minor)
+{
+	struct gpu gpu;
+	*minor = (unsigned)((long)device - 1);
+	return find(device, &gpu);
 }
 
 struct memory_v2 {
@@ -155,7 +161,7 @@ static int list(void *device, unsigned *count, struct process *found, int is_mps
 	struct listing listing = {found ? *count : 0, 0, found};
 	if (result)
 		return result;
-	if (world_has("mps") == is_mps)
+	if (world_has("mps") == is_mps && !world_has("no-pids"))
 		world_used(gpu.uuid, note, &listing);
 	*count = listing.count;
 	return listing.count > listing.room ? INSUFFICIENT_SIZE : SUCCESS;

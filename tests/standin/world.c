@@ -67,6 +67,12 @@ int world_has(const char *feature)
 	return found;
 }
 
+int world_hides(const char *uuid)
+{
+	const char *hidden = getenv("NVIDIA_STANDIN_HIDDEN");
+	return hidden && strstr(hidden, uuid);
+}
+
 int world_refuses(const char *uuid, const char *at)
 {
 	char name[48], where[16];

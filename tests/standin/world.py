@@ -65,7 +65,7 @@ class Standin:
         self.libraries = libraries
         (root / "memory").mkdir(parents=True, exist_ok=True)
         (root / "dev").mkdir(exist_ok=True)
-        for name in ("nvidiactl", "nvidia0", "nvidia-uvm"):
+        for name in ("nvidiactl", "nvidia-uvm"):
             (root / "dev" / name).touch()
         self.driver()
         self.gpus()
@@ -89,13 +89,14 @@ class Standin:
         cuda: int = 13040,
         features: tuple[str, ...] = ("checkpoint", "remap", "custom-storage", "page-locking"),
     ) -> None:
-        """Say which driver it is. `cuda` is 1000 × major + 10 × minor."""
+        """Say which driver it is. `cuda` is 1000 × major + 10 × minor. With ``no-pids`` NVML tells of no process, as in a container."""
         self._write("driver", f"version {version}\ncuda {cuda}\nfeatures {' '.join(features)}\n")
 
     def gpus(self, *gpus: Gpu) -> None:
         """Say which devices there are."""
-        for gpu in gpus:
+        for number, gpu in enumerate(gpus):
             (self.root / "memory" / gpu.uuid).mkdir(exist_ok=True)
+            (self.root / "dev" / f"nvidia{number}").touch()
         self._write("gpus", "".join(f"{g.uuid} {g.memory_bytes} {g.capability} {int(g.mig)} {g.model}\n" for g in gpus))
 
     def refused(self, *refused: Refused) -> None:

@@ -195,6 +195,17 @@ class TestWorkload:
         assert names(gpu.check(gs.scene(gs.member(), machine=machine))) == ["gpu-memory-unknown"]
         assert names(gpu.check(gs.scene(gs.member(), machine=gs.gpus()))) == ["gpu-memory-unknown"]
 
+    def test_what_is_not_told_is_at_most_what_is_in_use_on_the_gpus_that_are_open(self):
+        machine = gs.gpus(*(gs.device(number, minor=number, free_bytes=70 * GIB) for number in range(4)))
+        holder = gs.member(held=(gs.held(7, "/dev/nvidia1"), gs.held(7, "/dev/nvidia2"), gs.held(7, "/dev/nvidiactl")))
+        (unknown,) = gpu.check(gs.scene(holder, machine=machine))
+        assert unknown.code == "gpu-memory-unknown"
+        assert "at most 20 GiB" in unknown.message
+        found = tuple(gpu.check(gs.scene(holder, machine=machine, free_bytes=19 * GIB)))
+        assert names(found) == ["gpu-memory-unknown", "gpu-host-memory"]
+        assert "at most 20 GiB" in found[1].message
+        assert names(gpu.check(gs.scene(holder, machine=machine, free_bytes=19 * GIB, is_direct=True))) == ["gpu-memory-unknown"]
+
     def test_a_forked_worker_is_named_with_what_it_holds(self):
         worker = gs.member(9, is_cuda=False, held=(gs.held(fd=5), gs.held(path="/dev/nvidiactl", fd=4)))
         (found,) = gpu.check(gs.scene(gs.member(), worker))
@@ -284,7 +295,7 @@ class TestWorkload:
             assert names(found) == ["gpu-device-held"] * len(pids)
         elif version in ("", "535.1", "610.57.04") or bindings is None or state is State.FAILED:
             assert grave
-        elif memory is not None and memory * len(pids) > free and not suspended:
+        elif (GIB if memory is None else memory * len(pids)) > free and not suspended:
             assert grave == ["gpu-host-memory"]
         else:
             assert grave == []

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from perdure import errors
-from perdure.checkpoint.cuda import stretches, vault
+from perdure.checkpoint.cuda import amounts, processes, stretches, vault
 from perdure.checkpoint.cuda.contract import Kept, Region, Request, Trouble
 from perdure.checkpoint.cuda.stretches import Api, Reading, Refused, Stretch
 from perdure.checkpoint.cuda.vault import Vault
@@ -195,8 +195,10 @@ def _size_of(found: tuple[Stretch, ...], uuid: str) -> int:
 
 
 def _sizes_on_devices(pid: int) -> dict[str, int]:
-    """Return how much the process has on each device: with the driver's own share, so never less than what has to be copied."""
-    return {use.uuid: use.memory_bytes or 0 for use in gpu_nvml.ask().uses if use.pid == pid}
+    """Return how much the process has on each device, never less than what has to be copied: NVML counts the driver's own share too."""
+    told = gpu_nvml.ask()
+    sizes = amounts.of([pid], told.uses, processes.held([pid]), told.devices)
+    return {device.uuid: amounts.at_most(device, sizes) for device in told.devices if device.uuid in sizes.get(pid, {})}
 
 
 @contextmanager

@@ -150,6 +150,8 @@ def _device(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Device:
     has_capability = nvml.number("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor)) == _SUCCESS
     now, pending = ctypes.c_uint(), ctypes.c_uint()
     is_split = nvml.number("nvmlDeviceGetMigMode", handle, ctypes.byref(now), ctypes.byref(pending)) == _SUCCESS and now.value == 1
+    node = ctypes.c_uint()
+    is_numbered = nvml.number("nvmlDeviceGetMinorNumber", handle, ctypes.byref(node)) == _SUCCESS
     return Device(
         uuid=_text(nvml, "nvmlDeviceGetUUID", handle),
         index=index,
@@ -158,6 +160,7 @@ def _device(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Device:
         free_bytes=memory.free,
         capability=f"{major.value}.{minor.value}" if has_capability else "",
         mig=is_split,
+        minor=node.value if is_numbered else None,
     )
 
 

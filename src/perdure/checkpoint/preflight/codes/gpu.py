@@ -124,7 +124,7 @@ SAVING = Group(
         Code(
             "gpu-memory-unknown",
             _W,
-            "the driver does not tell how much GPU memory the workload has, so that the room for it cannot be compared",
+            "the driver does not tell how much GPU memory the workload has: all that is in use on its GPUs is taken for it",
             "run it outside a container, as root, where NVML tells it",
         ),
         Code(
