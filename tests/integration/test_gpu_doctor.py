@@ -152,6 +152,15 @@ def test_a_gpu_that_is_lost_is_named_and_the_others_are_told(doctor, driver, ref
     assert "reboot" in lost["remedy"]
 
 
+def test_a_gpu_that_shares_the_machines_memory_is_not_taken_for_a_lost_one(doctor, driver):
+    driver.gpus(Gpu(FIRST, model="NVIDIA GB10"))
+    driver.refused(Refused(FIRST, 3, "memory"))
+    status, document = doctor()
+    assert status == 4
+    assert codes(document)[0] == "gpu-platform"
+    assert "gpu-lost" not in codes(document)
+
+
 def test_gpus_that_a_job_may_not_use_are_named_and_its_own_is_told(doctor, driver):
     driver.gpus(Gpu(FIRST), Gpu(SECOND))
     status, document = doctor(**driver.restricted(FIRST))

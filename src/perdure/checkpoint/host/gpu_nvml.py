@@ -21,6 +21,7 @@ from perdure.checkpoint.host.gpu import NO_LIBRARY, Told, Unread
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
+_NOT_SUPPORTED = 3
 _INSUFFICIENT_SIZE = 7
 _TEXT_BYTES = 96
 _MOST_PROCESSES = 4096
@@ -144,7 +145,12 @@ def _text(nvml: Nvml, function: str, *arguments: Any) -> str:
 
 def _device(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Device:
     memory = _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
-    nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+    try:
+        nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+    except RefusedError as error:
+        if error.number != _NOT_SUPPORTED:
+            raise
+        # One that has no memory of its own, such as GB10's, is there all the same.
     # What follows is not supported on every GPU: then it is not there.
     major, minor = ctypes.c_int(), ctypes.c_int()
     has_capability = nvml.number("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor)) == _SUCCESS
