@@ -143,6 +143,33 @@ def test_a_workload_is_saved_and_goes_on_on_another_gpu(site, world, features):
     assert site.ps("a")["epoch"] == 2
 
 
+def test_in_a_job_with_one_gpu_of_the_machine_it_comes_back_on_that(site, world):
+    unrestricted = dict(site.environment)
+    site.environment |= world.restricted(B)
+    start(site)
+    checkpoint(site, "--stop")
+    again(site)
+    goes_on(site)
+    checkpoint(site, "--stop")
+    assert world.calls("restore"), "the driver was asked to bring it back"
+    site.environment.clear()
+    site.environment.update(unrestricted | world.restricted(A) | {"CUDA_VISIBLE_DEVICES": "0"})
+    again(site)
+    goes_on(site)
+    assert [(gpu["uuid"], gpu["used_bytes"]) for gpu in manifest(site, checkpoint(site)["id"])["gpus"]] == [(A, 0), (B, SIZE)]
+
+
+def test_where_nvml_tells_of_no_process_only_the_gpus_that_are_open_are_asked_back(site, world):
+    world.driver(features=(*HOST, "no-pids"))
+    site.environment |= world.restricted(B)
+    start(site)
+    shown = manifest(site, checkpoint(site, "--stop")["id"])
+    assert [(gpu["uuid"], gpu["used_bytes"]) for gpu in shown["gpus"]] == [(A, None), (B, 0)]
+    assert [process["gpus"] for process in shown["cuda_processes"]] == [[A]]
+    again(site)
+    goes_on(site)
+
+
 def test_gpu_memory_that_is_damaged_in_the_store_leads_to_the_checkpoint_before(site, world):
     start(site)
     checkpoint(site)

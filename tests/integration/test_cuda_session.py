@@ -18,12 +18,15 @@ import pytest
 from standin.world import Fault, Gpu, Standin
 
 from perdure import errors
+from perdure.checkpoint import tree
 from perdure.checkpoint.cuda import processes
 from perdure.checkpoint.cuda.contract import HELD, Kept, Operation, Request, State, Store, Trouble
 from perdure.checkpoint.cuda.helper import Helper
 from perdure.checkpoint.cuda.session import Limits, Session
+from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import CheckpointId
 from perdure.supervisor import place
+from perdure.supervisor.gpus import Gpus
 
 pytest.importorskip("cuda.bindings", reason="needs the extra gpu")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -139,6 +142,52 @@ def states(helper: Helper, *programs: Program) -> list[State | None]:
     found = processes.find([program.pid for program in programs])
     requests = tuple(Request(number=0, operation=Operation.STATE, pid=one.pid, start_ticks=one.start_ticks) for one in found)
     return [answer.state for answer in helper.ask(requests, WAIT_S)]
+
+
+@pytest.fixture
+def gpus(world):
+    made = Gpus()
+    yield made
+    made.helper.close()
+
+
+def test_what_nvml_does_not_tell_of_a_tree_is_at_most_what_is_in_use_on_its_gpus(world, programs, gpus, monkeypatch):
+    programs(1, size=4 << 20)  # somebody else's, on another GPU
+    monkeypatch.setenv("NVIDIA_STANDIN_HIDDEN", world.restricted(B)["NVIDIA_STANDIN_HIDDEN"])
+    program = programs(0, size=3 << 20)
+    root = Tree(program.pid, tree.start_ticks_of(program.pid))
+    assert (gpus.look(root), gpus.is_told) == (3 << 20, True)
+    world.driver(features=("checkpoint", "remap", "no-pids"))
+    assert (gpus.look(root), gpus.is_told) == (3 << 20, False)
+    assert gpus.set_aside(root, lock_s=20.0)
+    facts = gpus.describe()
+    assert [(gpu.uuid, gpu.used_bytes) for gpu in facts.gpus] == [(A, None), (B, 0)], "the other GPU is not asked back"
+    assert (facts.cuda_processes[0].gpus, facts.cuda_processes[0].memory_bytes) == ((A,), None)
+    assert gpus.look(root) == 3 << 20, "what was moved away is as much as before"
+    gpus.resume_left(root, gpus.plan_back({}))
+    program.goes_on()
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A folder of a file system that holds a mebibyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_memory_that_files_have_no_room_for_is_not_handed_out(helper, world, programs, small, is_told):
+    world.driver(features=("checkpoint", "remap", "custom-storage", *(() if is_told else ("no-pids",))))
+    program = programs(0, size=3 << 20)
+    held = session(helper, program, folder=small)
+    held.suspend(lambda: [program.pid])
+    assert held.regions == {}, "the way through host memory is left"
+    held.resume()
+    program.goes_on()
 
 
 @pytest.mark.parametrize("way", ["host", "files", "store"])

@@ -77,9 +77,9 @@ held = [Buffers(uuid, 1 << 20) for uuid in sys.argv[1:] or ["-"]]
 """
 
 
-def check(site: Site, *arguments: object) -> dict[str, dict]:
+def check(site: Site, *arguments: object, **variables: str) -> dict[str, dict]:
     """Findings about GPUs by code."""
-    done = site.run("check", *map(str, arguments), "--json")
+    done = site.run("check", *map(str, arguments), "--json", env=variables)
     assert done.returncode in (0, 4), done.stderr.decode()
     return {finding["code"]: finding for finding in json.loads(done.stdout)["findings"] if "gpu" in finding["code"]}
 
@@ -196,3 +196,13 @@ class TestRestore:
         assert {"restore-gpu-driver", "restore-gpu-remap"} == set(check(site, "--restore", saved))
         (driver.root / "driver").unlink()
         assert list(check(site, "--restore", saved)) == ["gpu-no-driver"]
+
+    def test_a_job_needs_only_the_gpus_that_it_used(self, site, saved, driver):
+        assert check(site, "--restore", saved, **driver.restricted(SECOND)) == {}
+        assert check(site, "--restore", saved, **driver.restricted(SECOND), CUDA_VISIBLE_DEVICES="0") == {}
+        other = check(site, "--restore", saved, **driver.restricted(FIRST), CUDA_VISIBLE_DEVICES="0")
+        assert list(other) == ["restore-gpu-other"]
+        assert SECOND in other["restore-gpu-other"]["message"]
+        for none in (driver.restricted(FIRST, SECOND), {"CUDA_VISIBLE_DEVICES": ""}):
+            found = check(site, "--restore", saved, **none)
+            assert "may use" in found["restore-gpu-missing"]["message"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from standin.world import Fault, Gpu, Standin
+from standin.world import Fault, Gpu, Refused, Standin
 
 from perdure.checkpoint.host import gpu
 
@@ -134,6 +134,44 @@ def test_a_driver_without_gpus_is_a_problem(doctor, driver):
     status, document = doctor()
     assert status == 4
     assert codes(document)[0] == "gpu-no-device"
+
+
+@pytest.mark.parametrize("refused", [Refused(FIRST, 15), Refused(FIRST, 999), Refused(FIRST, 15, "memory")])
+def test_a_gpu_that_is_lost_is_named_and_the_others_are_told(doctor, driver, refused):
+    driver.gpus(Gpu(FIRST), Gpu(SECOND))
+    driver.refused(refused)
+    status, document = doctor()
+    assert status == 0
+    assert codes(document) == ["gpu-lost", "gpu-driver", "gpu-device", "gpu-canary"]
+    assert document["driver"] == "610.80.02"
+    assert [device["uuid"] for device in document["devices"]] == [SECOND]
+    lost = of(document, "gpu-lost")
+    assert lost["severity"] == "warning"
+    assert "GPU 0" in lost["subject"]
+    assert f"({refused.number})" in lost["message"]
+    assert "reboot" in lost["remedy"]
+
+
+def test_a_gpu_that_shares_the_machines_memory_is_not_taken_for_a_lost_one(doctor, driver):
+    driver.gpus(Gpu(FIRST, model="NVIDIA GB10"))
+    driver.refused(Refused(FIRST, 3, "memory"))
+    status, document = doctor()
+    assert status == 4
+    assert codes(document)[0] == "gpu-platform"
+    assert "gpu-lost" not in codes(document)
+
+
+def test_gpus_that_a_job_may_not_use_are_named_and_its_own_is_told(doctor, driver):
+    driver.gpus(Gpu(FIRST), Gpu(SECOND))
+    status, document = doctor(**driver.restricted(FIRST))
+    assert status == 0
+    assert codes(document) == ["gpu-driver", "gpu-forbidden", "gpu-device", "gpu-canary"]
+    assert [device["uuid"] for device in document["devices"]] == [SECOND]
+    assert "GPU 0" in of(document, "gpu-forbidden")["subject"]
+    status, document = doctor(**driver.restricted(FIRST, SECOND))
+    assert status == 4
+    assert codes(document)[0] == "gpu-no-device"
+    assert document["driver"] == "610.80.02", "which driver it is does not depend on a GPU"
 
 
 def test_a_library_that_does_not_load_is_a_driver_that_does_not_answer(doctor, driver, tmp_path):

@@ -44,8 +44,8 @@ struct self {
 	uint64_t magic;
 	int initialised, state, outside; /* outside: its GPU memory was copied away by somebody else */
 	int request_read, request_write, reply_read, reply_write;
-	int devices[2];
-	int gpus, current, count;
+	int devices[1 + MOST_GPUS];
+	int gpus, count;
 	char old[MOST_GPUS][48], now[MOST_GPUS][48];
 	int capability[MOST_GPUS];
 	struct allocation allocations[MOST_ALLOCATIONS];
@@ -68,29 +68,35 @@ struct reply {
 	int result;
 };
 
-EXPORT volatile struct self standin_self = {.devices = {-1, -1}};
+EXPORT volatile struct self standin_self = {.devices = {[0 ... MOST_GPUS] = -1}};
 static struct self *const me = (struct self *)&standin_self;
 static pthread_mutex_t api = PTHREAD_MUTEX_INITIALIZER;
 static int ready; /* cuInit was called here */
 
 /* ---- the process that is saved ---- */
 
+/* As the driver: whoever begins with CUDA holds all devices that he may use, whichever he has memory on. */
 static void open_devices(void)
 {
-	static const char *const names[] = {"nvidiactl", "nvidia0"};
 	char path[4096];
-	for (int index = 0; index < 2; index++) {
-		snprintf(path, sizeof path, "%s/dev/%s", world(), names[index]);
-		me->devices[index] = open(path, O_RDWR | O_CLOEXEC);
+	struct gpu gpus[MOST_GPUS];
+	int count = world_gpus(gpus);
+	for (int index = 0; index <= count; index++) {
+		if (index)
+			snprintf(path, sizeof path, "%s/dev/nvidia%d", world(), index - 1);
+		else
+			snprintf(path, sizeof path, "%s/dev/nvidiactl", world());
+		me->devices[index] = index && world_hides(gpus[index - 1].uuid) ? -1 : open(path, O_RDWR | O_CLOEXEC);
 	}
 }
 
 static void close_devices(void)
 {
-	for (int index = 0; index < 2; index++)
+	for (int index = 0; index <= MOST_GPUS; index++) {
 		if (me->devices[index] >= 0)
 			close(me->devices[index]);
-	me->devices[0] = me->devices[1] = -1;
+		me->devices[index] = -1;
+	}
 }
 
 /* Give an allocation its file on the GPU it belongs to. Returns the descriptor. */
@@ -499,6 +505,12 @@ struct operation {
 };
 
 static int retained[MOST_GPUS];
+static __thread int current; /* the device, and 1, whose primary context is this thread's; 0: it has none */
+
+static int in_context(void)
+{
+	return current && retained[current - 1] > 0 ? OK : INVALID_CONTEXT;
+}
 
 static int index_of(const char *uuid)
 {
@@ -736,30 +748,31 @@ EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
 
 EXPORT int cuCtxSetCurrent(void *context)
 {
-	if (context)
-		me->current = (int)(long)context - 1;
-	return OK;
+	current = (int)(long)context;
+	return context ? in_context() : OK;
 }
 
 EXPORT int cuStreamGetDevice(void *stream, int *device)
 {
 	*device = (int)((uintptr_t)stream - 0x1000UL);
-	return OK;
+	return in_context();
 }
 
 EXPORT int cuStreamSynchronize(void *stream)
 {
 	(void)stream;
-	return OK;
+	return in_context();
 }
 
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 {
+	if (in_context())
+		return INVALID_CONTEXT;
 	pthread_mutex_lock(&api);
 	int result = OUT_OF_MEMORY;
 	if (me->count < MOST_ALLOCATIONS) {
 		struct allocation *one = &me->allocations[me->count];
-		*one = (struct allocation){.gpu = me->current, .bytes = (bytes + PAGE - 1) / PAGE * PAGE};
+		*one = (struct allocation){.gpu = current - 1, .bytes = (bytes + PAGE - 1) / PAGE * PAGE};
 		int file = room_on(me->now[one->gpu], one->bytes) ? make_file(one) : -1;
 		if (file >= 0) {
 			one->address = mmap(NULL, one->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -781,6 +794,8 @@ static struct {
 
 static int copy(void *to, const void *from, size_t bytes)
 {
+	if (in_context())
+		return INVALID_CONTEXT;
 	pthread_mutex_lock(&api);
 	memcpy(to, from, bytes);
 	pthread_mutex_unlock(&api);
@@ -819,7 +834,7 @@ EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *str
 /* Page-locked memory, unless the world has no "page-locking". */
 EXPORT int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
 {
-	int result = flags != 1 ? INVALID_VALUE : !world_has("page-locking") ? OUT_OF_MEMORY : OK;
+	int result = in_context() ? INVALID_CONTEXT : flags != 1 ? INVALID_VALUE : !world_has("page-locking") ? OUT_OF_MEMORY : OK;
 	if (!result) {
 		*memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		result = *memory == MAP_FAILED ? OUT_OF_MEMORY : OK;
@@ -839,9 +854,9 @@ EXPORT int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
 
 EXPORT int cuMemFreeHost(void *memory)
 {
-	int result = INVALID_VALUE;
+	int result = in_context() ? INVALID_CONTEXT : INVALID_VALUE;
 	pthread_mutex_lock(&api);
-	for (int index = 0; index < MOST_LOCKED; index++)
+	for (int index = 0; index < MOST_LOCKED && result == INVALID_VALUE; index++)
 		if (memory && locked[index].memory == memory) {
 			munmap(memory, locked[index].bytes);
 			locked[index].memory = NULL;
@@ -855,6 +870,8 @@ EXPORT int cuMemFreeHost(void *memory)
 EXPORT int cuModuleLoadData(void **module, const void *image)
 {
 	*module = (void *)1L;
+	if (in_context())
+		return INVALID_CONTEXT;
 	return strstr(image, ".entry count(") ? OK : INVALID_VALUE;
 }
 
@@ -867,6 +884,8 @@ EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
 EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
 			  void *stream, void **arguments, void **extra)
 {
+	if (in_context())
+		return INVALID_CONTEXT;
 	if (!function || gx * gy * gz != 1 || bx * by * bz != 1 || shared || stream || extra)
 		return INVALID_VALUE;
 	pthread_mutex_lock(&api);
@@ -875,7 +894,7 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
 	return OK;
 }
 
-EXPORT int cuCtxSynchronize(void) { return OK; }
+EXPORT int cuCtxSynchronize(void) { return in_context(); }
 
 struct kernel {
 	volatile uint64_t *memory;

@@ -7,7 +7,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9 };
 
 static int find(void *device, struct gpu *found)
 {
@@ -17,6 +17,12 @@ static int find(void *device, struct gpu *found)
 		return INVALID_ARGUMENT;
 	*found = gpus[index];
 	return SUCCESS;
+}
+
+/* What is answered of a device instead: by a control group that keeps it from this process, or as the world says. */
+static int refusal(const struct gpu *gpu, const char *at)
+{
+	return world_hides(gpu->uuid) ? NO_PERMISSION : world_refuses(gpu->uuid, at);
 }
 
 EXPORT int nvmlInit_v2(void) { return world_driver(NULL, 0, NULL) ? DRIVER_NOT_LOADED : SUCCESS; }
@@ -37,7 +43,8 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
 	struct gpu gpu;
 	*device = (void *)(index + 1L);
-	return find(*device, &gpu);
+	int result = find(*device, &gpu);
+	return result ? result : refusal(&gpu, "handle");
 }
 
 EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length)
@@ -58,6 +65,13 @@ EXPORT int nvmlDeviceGetName(void *device, char *text, unsigned length)
 	return result;
 }
 
+EXPORT int nvmlDeviceGetMinorNumber(void *device, unsigned *minor)
+{
+	struct gpu gpu;
+	*minor = (unsigned)((long)device - 1);
+	return find(device, &gpu);
+}
+
 struct memory_v2 {
 	unsigned version;
 	unsigned long long total, reserved, free, used;
@@ -67,6 +81,8 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory)
 {
 	struct gpu gpu;
 	int result = find(device, &gpu);
+	if (!result)
+		result = refusal(&gpu, "memory");
 	if (result)
 		return result;
 	memory->total = gpu.memory_bytes;
@@ -145,7 +161,7 @@ static int list(void *device, unsigned *count, struct process *found, int is_mps
 	struct listing listing = {found ? *count : 0, 0, found};
 	if (result)
 		return result;
-	if (world_has("mps") == is_mps)
+	if (world_has("mps") == is_mps && !world_has("no-pids"))
 		world_used(gpu.uuid, note, &listing);
 	*count = listing.count;
 	return listing.count > listing.room ? INSUFFICIENT_SIZE : SUCCESS;

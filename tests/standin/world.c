@@ -67,6 +67,25 @@ int world_has(const char *feature)
 	return found;
 }
 
+int world_hides(const char *uuid)
+{
+	const char *hidden = getenv("NVIDIA_STANDIN_HIDDEN");
+	return hidden && strstr(hidden, uuid);
+}
+
+int world_refuses(const char *uuid, const char *at)
+{
+	char name[48], where[16];
+	int number, found = 0;
+	FILE *file = of_world("refused");
+	while (file && fscanf(file, "%47s %d %15s", name, &number, where) == 3)
+		if (!strcmp(name, uuid) && !strcmp(where, at))
+			found = number;
+	if (file)
+		fclose(file);
+	return found;
+}
+
 uint64_t start_ticks(int pid)
 {
 	char path[64], text[1024];

@@ -18,6 +18,10 @@ const char *world(void);
 int world_gpus(struct gpu *gpus);
 int world_driver(char *version, size_t room, int *cuda);
 int world_has(const char *feature);
+/* Whether a control group would keep the device from this process. */
+int world_hides(const char *uuid);
+/* The error of NVML that a device answers with when its `handle` or its `memory` is asked for; 0: none. */
+int world_refuses(const char *uuid, const char *at);
 /* Bytes that living processes have on a device; `each`, if given, is told of every allocation. */
 uint64_t world_used(const char *uuid, void (*each)(void *context, int pid, uint64_t bytes), void *context);
 uint64_t start_ticks(int pid);

@@ -39,6 +39,16 @@ class Fault(NamedTuple):
     """A CUresult: 1 invalid value, 2 out of memory, 304 operating system, 401 illegal state, 600 not ready, 801 not supported."""
 
 
+class Refused(NamedTuple):
+    """A device of which NVML tells nothing, wherever it is asked."""
+
+    uuid: str
+    number: int
+    """An nvmlReturn_t: 4 no permission, 15 lost, 999 unknown."""
+    at: Literal["handle", "memory"] = "handle"
+    """What NVML refuses: the device, or how much memory it has."""
+
+
 class Call(NamedTuple):
     """One call that the driver got."""
 
@@ -48,14 +58,14 @@ class Call(NamedTuple):
 
 
 class Standin:
-    """One world. `environment` is what a process needs to load the stand-in instead of a driver."""
+    """One world. `environment` is what a process needs to load the stand-in instead of a driver; `restricted` hides devices from it."""
 
     def __init__(self, root: Path, libraries: Path) -> None:
         self.root = root
         self.libraries = libraries
         (root / "memory").mkdir(parents=True, exist_ok=True)
         (root / "dev").mkdir(exist_ok=True)
-        for name in ("nvidiactl", "nvidia0", "nvidia-uvm"):
+        for name in ("nvidiactl", "nvidia-uvm"):
             (root / "dev" / name).touch()
         self.driver()
         self.gpus()
@@ -66,20 +76,32 @@ class Standin:
         """Variables for the workload and for the helper."""
         return {"STANDIN_CUDA": str(self.root), "LD_LIBRARY_PATH": str(self.libraries)}
 
+    def restricted(self, *uuids: str) -> dict[str, str]:
+        """Return variables besides `environment` that keep the devices `uuids` from a process, as a job's control group does.
+
+        The helper drops them with all of NVIDIA's, as it leaves such a group.
+        """
+        return {"NVIDIA_STANDIN_HIDDEN": ",".join(uuids)}
+
     def driver(
         self,
         version: str = "580.65.06",
         cuda: int = 13040,
         features: tuple[str, ...] = ("checkpoint", "remap", "custom-storage", "page-locking"),
     ) -> None:
-        """Say which driver it is. `cuda` is 1000 × major + 10 × minor."""
+        """Say which driver it is. `cuda` is 1000 × major + 10 × minor. With ``no-pids`` NVML tells of no process, as in a container."""
         self._write("driver", f"version {version}\ncuda {cuda}\nfeatures {' '.join(features)}\n")
 
     def gpus(self, *gpus: Gpu) -> None:
         """Say which devices there are."""
-        for gpu in gpus:
+        for number, gpu in enumerate(gpus):
             (self.root / "memory" / gpu.uuid).mkdir(exist_ok=True)
+            (self.root / "dev" / f"nvidia{number}").touch()
         self._write("gpus", "".join(f"{g.uuid} {g.memory_bytes} {g.capability} {int(g.mig)} {g.model}\n" for g in gpus))
+
+    def refused(self, *refused: Refused) -> None:
+        """Say of which devices NVML tells nothing from now on."""
+        self._write("refused", "".join(f"{one.uuid} {one.number} {one.at}\n" for one in refused))
 
     def faults(self, *faults: Fault) -> None:
         """Say what goes wrong from now on; counting begins again."""

@@ -135,4 +135,18 @@ def test_visible_devices_are_named_by_number_or_by_uuid():
     assert mapping.visible("1", devices) == {"GPU-bbbb-2"}
     assert mapping.visible("GPU-aaaa", devices) == {"GPU-aaaa-1"}
     assert mapping.visible("0, 1", devices) == {"GPU-aaaa-1", "GPU-bbbb-2"}
-    assert mapping.visible("", devices) is None
+
+
+@pytest.mark.parametrize("value", ["", " ", "-1", "NoDevFiles", "2", "GPU-cccc", "-1,0", "MIG-GPU-aaaa-1/0/0"])
+def test_what_names_no_device_leaves_none(value):
+    assert mapping.visible(value, (now("GPU-aaaa-1", index=0), now("GPU-bbbb-2", index=1))) == frozenset()
+
+
+def test_visible_devices_count_up_to_the_first_that_is_none():
+    devices = (now("GPU-aaaa-1", index=0), now("GPU-bbbb-2", index=1))
+    assert mapping.visible("1,7,0", devices) == {"GPU-bbbb-2"}
+
+
+def test_numbers_count_the_devices_that_are_to_be_seen():
+    """In a job that has the machine's fourth GPU alone, it is number 0."""
+    assert mapping.visible("0", (now("GPU-dddd-4", index=3),)) == {"GPU-dddd-4"}

@@ -13,7 +13,7 @@ from perdure import errors
 from perdure.checkpoint.cuda import mapping
 from perdure.checkpoint.cuda.contract import Driver, State
 from perdure.checkpoint.host import gpu_drivers as drivers
-from perdure.checkpoint.host.gpu import Gpus
+from perdure.checkpoint.host.gpu import Gpus, Unread
 from perdure.checkpoint.preflight import gpu, gpu_machine, gpu_restore
 from perdure.model.checkpoint import GpuRegion
 from perdure.model.finding import Severity, problems
@@ -70,6 +70,40 @@ class TestDrivers:
         (known,) = drivers.advisories(drivers.version("610.57.04"), is_open=False)
         assert known.forbids
 
+    @pytest.mark.parametrize(
+        ("text", "is_known"),
+        [("570.86.15", True), ("570.133.20", True), ("570.158.01", True), ("575.57.08", False), ("580.65.06", False)],
+    )
+    def test_drivers_that_are_reported_to_refuse_pytorch_are_named(self, text, is_known):
+        found = drivers.advisories(drivers.version(text), is_open=False)
+        assert [one.source for one in found] == (["NVIDIA/cuda-checkpoint#34"] if is_known else [])
+        assert all("PyTorch" in one.fault and not one.forbids for one in found)
+
+
+class TestAllowed:
+    """Which GPUs of a machine a workload may use."""
+
+    def test_without_a_restriction_all(self):
+        machine = gs.gpus(gs.device(0), gs.device(1))
+        assert machine.allowed(None, {gs.uuid(0), gs.uuid(1)}) is None
+        assert machine.allowed("0,1", {gs.uuid(0), gs.uuid(1)}) is None
+        assert machine.allowed("1", {gs.uuid(0), gs.uuid(1)}) == {gs.uuid(1)}
+
+    def test_in_a_job_those_that_it_has(self):
+        job = gs.gpus(gs.device(3))
+        everything = {gs.uuid(number) for number in range(8)}
+        assert job.allowed(None, everything) == {gs.uuid(3)}
+        assert job.allowed("0", everything) == {gs.uuid(3)}
+
+    def test_none_is_not_all(self):
+        none = msgspec.structs.replace(gs.gpus(), devices=())
+        assert none.allowed(None, {gs.uuid(0)}) == frozenset()
+        assert gs.gpus().allowed("", {gs.uuid(0)}) == frozenset()
+
+    def test_what_is_not_known_is_not_all(self):
+        with pytest.raises(errors.GpuUnavailable, match="did not answer"):
+            gs.gpus(driver="", refusal="NVML did not answer within 60 s").allowed(None, {gs.uuid(0)})
+
 
 class TestMachine:
     """Driver and GPUs."""
@@ -101,6 +135,7 @@ class TestMachine:
             ({"driver": "550.54.15", "cuda": (12, 4)}, "gpu-driver-old", "problem"),
             ({"driver": "610.57.04"}, "gpu-driver-faulty", "problem"),
             ({"driver": "595.71.05", "is_open_driver": True}, "gpu-driver-caution", "warning"),
+            ({"driver": "570.158.01"}, "gpu-driver-caution", "warning"),
             ({"driver": "570.86.15"}, "gpu-no-remap", "warning"),
             ({"driver": "580.65.06"}, "gpu-no-shared", "info"),
             ({"cuda": (13, 3)}, "gpu-no-direct", "info"),
@@ -124,6 +159,16 @@ class TestMachine:
     def test_of_an_old_driver_no_more_is_said_than_that(self):
         found = names(gpu_machine.judge(gs.gpus(driver="535.183.06", cuda=(12, 2))))
         assert found == ["gpu-driver-old", "gpu-driver", "gpu-device"]
+
+    def test_a_lost_gpu_is_a_warning_to_everybody_and_a_forbidden_one_to_nobody(self):
+        machine = gs.gpus(gs.device(1), unread=(Unread(index=0, number=15, words="lost"), Unread(index=2, number=4, words="no permission")))
+        (lost,) = gpu_machine.unfit(machine, {gs.uuid(1)})
+        assert (lost.code, lost.severity, lost.subject) == ("gpu-lost", Severity.WARNING, "GPU 0")
+        assert names(gpu_machine.judge(machine)) == ["gpu-lost", "gpu-driver", "gpu-forbidden", "gpu-device"]
+        none = msgspec.structs.replace(machine, devices=())
+        (problem,) = problems(gpu_machine.judge(none))
+        assert problem.code == "gpu-no-device"
+        assert "1 is not for this process" in problem.message
 
     def test_only_the_gpus_in_use_matter_to_a_workload(self):
         machine = gs.gpus(gs.device(0), gs.device(1, mig=True))
@@ -149,6 +194,17 @@ class TestWorkload:
         machine = gs.gpus(uses=(gs.use(memory_bytes=None),))
         assert names(gpu.check(gs.scene(gs.member(), machine=machine))) == ["gpu-memory-unknown"]
         assert names(gpu.check(gs.scene(gs.member(), machine=gs.gpus()))) == ["gpu-memory-unknown"]
+
+    def test_what_is_not_told_is_at_most_what_is_in_use_on_the_gpus_that_are_open(self):
+        machine = gs.gpus(*(gs.device(number, minor=number, free_bytes=70 * GIB) for number in range(4)))
+        holder = gs.member(held=(gs.held(7, "/dev/nvidia1"), gs.held(7, "/dev/nvidia2"), gs.held(7, "/dev/nvidiactl")))
+        (unknown,) = gpu.check(gs.scene(holder, machine=machine))
+        assert unknown.code == "gpu-memory-unknown"
+        assert "at most 20 GiB" in unknown.message
+        found = tuple(gpu.check(gs.scene(holder, machine=machine, free_bytes=19 * GIB)))
+        assert names(found) == ["gpu-memory-unknown", "gpu-host-memory"]
+        assert "at most 20 GiB" in found[1].message
+        assert names(gpu.check(gs.scene(holder, machine=machine, free_bytes=19 * GIB, is_direct=True))) == ["gpu-memory-unknown"]
 
     def test_a_forked_worker_is_named_with_what_it_holds(self):
         worker = gs.member(9, is_cuda=False, held=(gs.held(fd=5), gs.held(path="/dev/nvidiactl", fd=4)))
@@ -239,7 +295,7 @@ class TestWorkload:
             assert names(found) == ["gpu-device-held"] * len(pids)
         elif version in ("", "535.1", "610.57.04") or bindings is None or state is State.FAILED:
             assert grave
-        elif memory is not None and memory * len(pids) > free and not suspended:
+        elif (GIB if memory is None else memory * len(pids)) > free and not suspended:
             assert grave == ["gpu-host-memory"]
         else:
             assert grave == []

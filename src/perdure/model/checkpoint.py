@@ -239,7 +239,7 @@ class GpuFact(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     """Of the whole device."""
     used_bytes: int | None
-    """By the workload, 0 where it had nothing on it; None: the driver did not tell."""
+    """By the workload, 0 where it had nothing on it; None: it may have had, and the driver did not tell how much."""
     capability: str = ""
     """Compute capability, such as ``9.0``."""
     moved_s: float | msgspec.UnsetType = msgspec.UNSET
@@ -260,7 +260,7 @@ class CudaFact(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     gpus: tuple[str, ...]
-    """UUIDs of the devices it had memory on, as far as the driver told."""
+    """UUIDs of the devices it had memory on; where the driver did not tell, of those that it had open."""
     memory_bytes: int | None
     """On all devices together; None: the driver did not tell."""
     regions: tuple[GpuRegion, ...] = ()

@@ -6,7 +6,6 @@ have mapped and open, and no helper is started for it.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ import msgspec
 
 from perdure import errors
 from perdure.checkpoint import tree
-from perdure.checkpoint.cuda import mapping, processes
+from perdure.checkpoint.cuda import amounts, mapping, processes
 from perdure.checkpoint.cuda.contract import CudaProcess, Facts, Kept, Region, State, Store
 from perdure.checkpoint.cuda.helper import Helper
 from perdure.checkpoint.cuda.session import FOLDER, Limits, Session, name_of
@@ -27,7 +26,6 @@ from perdure.model.checkpoint import CudaFact, GpuFact, GpuRegion, Manifest, Par
 from perdure.supervisor import quantities
 from perdure.supervisor.saver import Item
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LEFT = "restored, but its GPU memory is not"
 
 
@@ -55,6 +53,8 @@ class Gpus:
         """GPU memory was moved away because somebody asked for it, and stays there when a checkpoint ends."""
         self.aside: dict[int, dict[str, int | None]] = {}
         """What of GPU memory was moved away on purpose: bytes by PID and UUID."""
+        self._aside_bytes = 0
+        """How much that is at most."""
         self._left: tuple[GpuFact, ...] = ()
         """All GPUs that there were then, and what was on them."""
 
@@ -64,21 +64,24 @@ class Gpus:
         return self._helper
 
     def look(self, root: Tree) -> int | None:
-        """Return how many bytes the tree has on GPUs; None where it uses none. Raises `errors.GpuUnavailable`, `errors.ProcessGone`."""
+        """Return how many bytes the tree has on GPUs at most; None where it uses none. `is_told` tells whether it is exact.
+
+        Raises `errors.GpuUnavailable`, `errors.ProcessGone`.
+        """
         self._facts = self._session = None
         if not self.is_on_purpose:
             self._uses = {}
         pids = tree.pids(root)
         found = processes.find(pids)
-        if not found or not (self.is_on_purpose or processes.held(pids)):
+        held = processes.held(pids) if found else ()
+        if not found or not (self.is_on_purpose or held):
             return None
         self._facts = self._helper.facts()
         if self.is_on_purpose:
             self._uses = dict(self.aside)  # the driver tells nothing of memory that is not on a GPU
-        for use in self._facts.uses:
-            if use.pid in pids:
-                self._uses.setdefault(use.pid, {})[use.uuid] = use.memory_bytes
-        return self._used_bytes
+        else:
+            self._uses = amounts.of((one.pid for one in found), self._facts.uses, held, self._facts.devices)
+        return self._most_bytes(self._facts)
 
     @property
     def uses_any(self) -> bool:
@@ -86,13 +89,15 @@ class Gpus:
         return self._facts is not None
 
     @property
-    def _used_bytes(self) -> int:
-        return sum(size or 0 for sizes in self._uses.values() for size in sizes.values())
+    def is_told(self) -> bool:
+        """Tell whether NVML said how much the tree has on GPUs; otherwise all that is known is how much is in use on those it has open."""
+        return amounts.is_told(self._uses)
 
     def _most_bytes(self, facts: Facts) -> int:
-        """Return what at most is moved: where the driver does not tell what a process has, all that a GPU can hold."""
-        whole = {device.uuid: device.memory_bytes for device in facts.devices}
-        return sum(whole.get(uuid, 0) if size is None else size for sizes in self._uses.values() for uuid, size in sizes.items())
+        """Return what at most is moved."""
+        if self.is_on_purpose:
+            return self._aside_bytes
+        return sum(amounts.at_most(device, self._uses) for device in facts.devices)
 
     @property
     def is_suspended(self) -> bool:
@@ -134,7 +139,9 @@ class Gpus:
             self._is_suspended = False
             return False
         self.aside = {process.pid: self._uses.get(process.pid, {}) for process in self._session.processes}
-        self._left = tuple(self._gpu_facts(self._facts, self._session)) if self._facts is not None else ()
+        if self._facts is not None:
+            self._aside_bytes = self._most_bytes(self._facts)
+            self._left = tuple(self._gpu_facts(self._facts, self._session))
         self._is_suspended, self.is_on_purpose = False, True
         return True
 
@@ -151,9 +158,8 @@ class Gpus:
 
         Raises `errors.WorkloadLost`: it does not run, and may be whole; `errors.ProcessGone`.
         """
-        moved_bytes = sum(size or 0 for sizes in self.aside.values() for size in sizes.values())
         found = [process for process in processes.find(tree.pids(root)) if process.pid in self.aside]
-        Session.of_images(self._helper, found, {}, Limits(moved_bytes=moved_bytes)).resume(planned)
+        Session.of_images(self._helper, found, {}, Limits(moved_bytes=self._aside_bytes)).resume(planned)
         self.is_on_purpose, self.aside = False, {}
 
     def describe(self) -> Described:
@@ -233,15 +239,12 @@ class Gpus:
 
     @staticmethod
     def _allowed(facts: Facts, variables: Mapping[str, str]) -> frozenset[str] | None:
-        """Return the UUIDs of the GPUs that the workload may use; None: all.
+        """Return the UUIDs of the GPUs that the workload may use; None: all. Raises `errors.GpuUnavailable`.
 
         The helper sees all; what is seen from here are the job's, and that is what the variable counts.
         """
-        ours = host.look().devices
-        allowed = mapping.visible(variables.get(_VISIBLE, os.environ.get(_VISIBLE)), ours)
-        if allowed is None and 0 < len(ours) < len(facts.devices):
-            allowed = frozenset(device.uuid for device in ours)
-        return allowed
+        everything = {device.uuid for device in facts.devices}
+        return host.look().allowed(host.visible(variables), everything)
 
     def restore(self, root: Tree, manifest: Manifest, contents: Path, planned: mapping.Map, store: Store | None = None) -> None:
         """Bring GPU memory back to a tree that CRIU has just restored, and let it run: out of `store`, or else of files in `contents`.
@@ -259,8 +262,9 @@ class Gpus:
             raise errors.RestoreFailed(f"{_LEFT}: process {missing[0]} has ended, or has no CUDA", hint="try an older checkpoint")
         regions = {there[fact.pid].pid: _regions(fact, contents, store) for fact in manifest.cuda_processes if fact.regions}
         found = [there[fact.pid] for fact in manifest.cuda_processes]
-        whole_bytes = sum(gpu.memory_bytes for gpu in manifest.gpus)
-        moved_bytes = sum(whole_bytes if fact.memory_bytes is None else fact.memory_bytes for fact in manifest.cuda_processes)
+        whole_bytes = sum(gpu.memory_bytes for gpu in manifest.gpus if gpu.used_bytes != 0)
+        told = [fact.memory_bytes for fact in manifest.cuda_processes]
+        moved_bytes = whole_bytes if None in told else sum(size or 0 for size in told)
         session = Session.of_images(self._helper, found, regions, Limits(moved_bytes=moved_bytes), store=store)
         try:
             session.resume(planned)

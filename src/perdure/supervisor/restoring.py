@@ -263,6 +263,7 @@ def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
         included=included,
         rewritten=frozenset(life.rewritten),
         owner=life.owner,
+        variables=life.variables,
     )
     _refuse(preflight.check(manifest, plan), life.voice)
 

@@ -103,8 +103,10 @@ class Suspending:
         """Raise `errors.EnvironmentUnfit` unless the machine has memory for what is to be moved there."""
         free_bytes = gpu_room.free_bytes(self._life.tree.pid)
         if moved_bytes > free_bytes:
+            most, why = ("", "") if self._life.gpus.is_told else ("at most ", " (NVML does not tell how much)")
             raise errors.EnvironmentUnfit(
-                f"{self._life.name} has {units.format_size(moved_bytes)} of GPU memory, {units.format_size(free_bytes)} of memory is free",
+                f"{self._life.name} has {most}{units.format_size(moved_bytes)} of GPU memory{why}, "
+                f"{units.format_size(free_bytes)} of memory is free",
                 hint=f"free memory, or save it and end it: perdure checkpoint {self._life.name} --stop",
             )
 

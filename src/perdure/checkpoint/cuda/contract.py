@@ -93,6 +93,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Compute capability, such as ``9.0``; empty: not told."""
     mig: bool = False
     """It is split into instances, which the driver cannot save."""
+    minor: int | None = None
+    """The number in the name of its device file, ``/dev/nvidia0``; None: not told."""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from perdure import errors
-from perdure.checkpoint.cuda import stretches, vault
+from perdure.checkpoint.cuda import amounts, processes, stretches, vault
 from perdure.checkpoint.cuda.contract import Kept, Region, Request, Trouble
 from perdure.checkpoint.cuda.stretches import Api, Reading, Refused, Stretch
 from perdure.checkpoint.cuda.vault import Vault
@@ -195,21 +195,30 @@ def _size_of(found: tuple[Stretch, ...], uuid: str) -> int:
 
 
 def _sizes_on_devices(pid: int) -> dict[str, int]:
-    """Return how much the process has on each device: with the driver's own share, so never less than what has to be copied."""
-    return {use.uuid: use.memory_bytes or 0 for use in gpu_nvml.ask().uses if use.pid == pid}
+    """Return how much the process has on each device, never less than what has to be copied: NVML counts the driver's own share too."""
+    told = gpu_nvml.ask()
+    sizes = amounts.of([pid], told.uses, processes.held([pid]), told.devices)
+    return {device.uuid: amounts.at_most(device, sizes) for device in told.devices if device.uuid in sizes.get(pid, {})}
 
 
 @contextmanager
 def _contexts(cuda: Api, uuids: frozenset[str]) -> Iterator[None]:
-    """Hold the primary contexts of the devices `uuids`, as custom storage asks for; of all devices, where nobody told which."""
-    held = []
+    """Hold the primary contexts of the devices `uuids`, as custom storage asks for; of all devices, where nobody told which.
+
+    One of them is this thread's meanwhile: without any the driver does not even tell which device a stream belongs to.
+    """
+    held: list[int] = []
     try:
         for device in range(int(cuda.call("cuDeviceGetCount"))):
             if not uuids or _uuid_of(cuda, device) in uuids:
                 cuda.call("cuDevicePrimaryCtxRetain", device)
                 held.append(device)
+        if held:
+            stretches.make_current(cuda, held[0])
         yield
     finally:
+        with suppress(Refused):
+            cuda.call("cuCtxSetCurrent", None)  # the thread lives on, and the context may not
         for device in held:
             cuda.call("cuDevicePrimaryCtxRelease", device)
 

@@ -20,6 +20,7 @@ from typing import Self
 import msgspec
 
 from perdure import errors
+from perdure.checkpoint.cuda import restriction
 from perdure.checkpoint.cuda.contract import Answer, Facts, Operation, Problem, Request, Trouble
 
 _START_S = 60.0
@@ -29,8 +30,6 @@ SILENT_S = 60.0
 """How long a helper that moves memory, and says so each second, may be without a word before it is taken to hang."""
 _CHUNK_BYTES = 1 << 16
 _MOST_ANSWER_BYTES = 16 << 20
-_HIDDEN = ("CUDA_", "NVIDIA_", "GPU_DEVICE_ORDINAL", "__CUDA")
-"""Beginnings of the variables by which CUDA is kept from GPUs, or told to do something else than what is documented."""
 
 
 class Helper:
@@ -94,7 +93,7 @@ class Helper:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
+        variables = restriction.without(os.environ)
         # CUDA and NVML count devices in the same order then.
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         with theirs:

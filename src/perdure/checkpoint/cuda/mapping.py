@@ -81,17 +81,25 @@ def check(mapping: Map, then: tuple[GpuFact, ...], now: tuple[Device, ...]) -> N
 
 
 def visible(variable: str | None, devices: tuple[Device, ...]) -> frozenset[str] | None:
-    """Return the UUIDs that a value of CUDA_VISIBLE_DEVICES leaves; None where it leaves all. What names no device is passed over."""
+    """Return the UUIDs that a value of CUDA_VISIBLE_DEVICES leaves of `devices`, those of whoever reads it; None where it is not set.
+
+    As CUDA reads it: a number counts the devices that are to be seen, and whatever follows one that names none does not count. An empty
+    value leaves none.
+    """
     if variable is None:
         return None
+    seen = sorted(devices, key=lambda one: one.index)
     found: set[str] = set()
-    for word in filter(None, (part.strip() for part in variable.split(","))):
-        found |= {
+    for word in (part.strip() for part in variable.split(",")):
+        named = {
             device.uuid
-            for device in devices
-            if (word.isdecimal() and device.index == int(word)) or (len(word) > 4 and device.uuid.startswith(word))
+            for number, device in enumerate(seen)
+            if (word.isdecimal() and number == int(word)) or (len(word) > 4 and device.uuid.startswith(word))
         }
-    return frozenset(found) if found else None
+        if not named:
+            break
+        found |= named
+    return frozenset(found)
 
 
 def _fit_in_place(then: Iterable[GpuFact], now: Iterable[Device], allowed: frozenset[str] | None) -> bool:
@@ -117,7 +125,7 @@ def _missing(then: tuple[GpuFact, ...], now: tuple[Device, ...], allowed: frozen
             return Shortage(
                 Lack.MISSING,
                 f"{count} {_kind(model, capability)} too few are here{besides}" + (f": there is {others}" if others else ""),
-                "restore on a machine with the same GPUs",
+                "see what CUDA_VISIBLE_DEVICES and the job leave of them" if besides else "restore on a machine with the same GPUs",
             )
     return None
 

@@ -1,4 +1,4 @@
-"""Leave the control group that keeps a job's processes from GPUs that are not the job's. Called by `driver` as it starts.
+"""Leave what keeps a job's processes from GPUs that are not the job's. Called by `helper` and `driver`, and by `host.gpu` to see all.
 
 A restore has to name every GPU of the machine, and a job's supervisor sees those of the job only. What is restricted is the opening of
 device files, by which a root process is refused nothing else: that tells.
@@ -9,11 +9,18 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from perdure.base.proc import mounts
 
 _NODES = "/dev/nvidia[0-9]*"
+_HIDING = ("CUDA_", "NVIDIA_", "GPU_DEVICE_ORDINAL", "__CUDA")
+"""Beginnings of the variables by which CUDA is kept from GPUs, or told to do something else than what is documented."""
+
+
+def without(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return `variables` but those by which CUDA is kept from GPUs."""
+    return {name: value for name, value in variables.items() if not name.startswith(_HIDING)}
 
 
 def nodes() -> tuple[str, ...]:

@@ -69,6 +69,15 @@ class Advisory(msgspec.Struct, frozen=True):
 
 ADVISORIES: tuple[Advisory, ...] = (
     Advisory(
+        (570, 86, 15),
+        (570, 158, 1),
+        only_open=False,
+        forbids=False,
+        fault="even simple PyTorch programs were not saved (operation not supported), while plain CUDA programs were;"
+        " 575.57.08 is said to save them",
+        source="NVIDIA/cuda-checkpoint#34",
+    ),
+    Advisory(
         (610, 57, 4),
         (610, 57, 4),
         only_open=False,

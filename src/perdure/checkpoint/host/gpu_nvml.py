@@ -1,5 +1,7 @@
 """Ask NVML about driver and GPUs: run as ``python -m perdure.checkpoint.host.gpu_nvml``, says one JSON document. Called by `gpu`.
 
+With ``--beyond`` it leaves the control group that keeps it from GPUs first.
+
 NVML is NVIDIA's C library of the driver itself, with a stable interface; it is called directly, so that a machine without the extra
 `gpu` can be told what it has, and no node needs NumPy for it.
 """
@@ -13,11 +15,13 @@ from typing import Any
 
 import msgspec
 
+from perdure.checkpoint.cuda import restriction
 from perdure.checkpoint.cuda.contract import Device, Use
-from perdure.checkpoint.host.gpu import NO_LIBRARY, Told
+from perdure.checkpoint.host.gpu import NO_LIBRARY, Told, Unread
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
+_NOT_SUPPORTED = 3
 _INSUFFICIENT_SIZE = 7
 _TEXT_BYTES = 96
 _MOST_PROCESSES = 4096
@@ -87,8 +91,10 @@ class Nvml:
         return bytes(entry(number) or b"error").decode("utf-8", "replace")
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Say what NVML tells. Returns the exit status."""
+    if "--beyond" in arguments:
+        restriction.leave()
     sys.stdout.buffer.write(msgspec.json.encode(ask()))
     return 0
 
@@ -107,27 +113,28 @@ def ask() -> Told:
 
 
 def _told(nvml: Nvml) -> Told:
+    version = _text(nvml, "nvmlSystemGetDriverVersion")
     cuda = ctypes.c_int()
     nvml.call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(cuda))
-    handles = tuple(_handles(nvml))
-    devices = tuple(_device(nvml, index, handle) for index, handle in enumerate(handles))
-    pairs = tuple(zip(devices, handles, strict=True))
+    count = ctypes.c_uint()
+    nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+    pairs: list[tuple[Device, ctypes.c_void_p]] = []
+    unread: list[Unread] = []
+    for index in range(count.value):  # also those that are not for this process, or lost: they must not hide the others
+        try:
+            handle = ctypes.c_void_p()
+            nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            pairs.append((_device(nvml, index, handle), handle))
+        except RefusedError as error:
+            unread.append(Unread(index=index, number=error.number, words=str(error)))
     return Told(
-        driver=_text(nvml, "nvmlSystemGetDriverVersion"),
+        driver=version,
         cuda=(cuda.value // 1000, cuda.value % 1000 // 10),
-        devices=devices,
+        devices=tuple(device for device, _ in pairs),
+        unread=tuple(unread),
         uses=tuple(use for device, handle in pairs for use in _uses(nvml, handle, device.uuid)),
         virtual=tuple(device.uuid for device, handle in pairs if _is_virtual(nvml, handle)),
     )
-
-
-def _handles(nvml: Nvml) -> Iterator[ctypes.c_void_p]:
-    count = ctypes.c_uint()
-    nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-    for index in range(count.value):
-        handle = ctypes.c_void_p()
-        nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-        yield handle
 
 
 def _text(nvml: Nvml, function: str, *arguments: Any) -> str:
@@ -138,12 +145,19 @@ def _text(nvml: Nvml, function: str, *arguments: Any) -> str:
 
 def _device(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Device:
     memory = _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
-    nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+    try:
+        nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+    except RefusedError as error:
+        if error.number != _NOT_SUPPORTED:
+            raise
+        # One that has no memory of its own, such as GB10's, is there all the same.
     # What follows is not supported on every GPU: then it is not there.
     major, minor = ctypes.c_int(), ctypes.c_int()
     has_capability = nvml.number("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor)) == _SUCCESS
     now, pending = ctypes.c_uint(), ctypes.c_uint()
     is_split = nvml.number("nvmlDeviceGetMigMode", handle, ctypes.byref(now), ctypes.byref(pending)) == _SUCCESS and now.value == 1
+    node = ctypes.c_uint()
+    is_numbered = nvml.number("nvmlDeviceGetMinorNumber", handle, ctypes.byref(node)) == _SUCCESS
     return Device(
         uuid=_text(nvml, "nvmlDeviceGetUUID", handle),
         index=index,
@@ -152,6 +166,7 @@ def _device(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Device:
         free_bytes=memory.free,
         capability=f"{major.value}.{minor.value}" if has_capability else "",
         mig=is_split,
+        minor=node.value if is_numbered else None,
     )
 
 
@@ -182,4 +197,4 @@ def _listed(nvml: Nvml, handle: ctypes.c_void_p, function: str) -> list[_Process
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

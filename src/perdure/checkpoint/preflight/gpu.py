@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from perdure.base import units
+from perdure.checkpoint.cuda import amounts
 from perdure.checkpoint.cuda.contract import HeldDevice, State, Use
 from perdure.checkpoint.host import gpu_drivers as drivers
 from perdure.checkpoint.host.gpu import Gpus
@@ -70,9 +71,16 @@ class GpuScene(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(use for use in self.machine.uses if use.pid in pids)
 
     @property
-    def known_bytes(self) -> int:
-        """Their GPU memory, as far as it is told."""
-        return sum(use.memory_bytes or 0 for use in self.uses)
+    def sizes(self) -> amounts.Sizes:
+        """Their GPU memory, as far as it is told; it may be on any GPU that they hold where nothing is."""
+        held = tuple(held for member in self.cuda for held in member.held)
+        return amounts.of((member.pid for member in self.cuda), self.uses, held, self.machine.devices)
+
+    @property
+    def most_bytes(self) -> int:
+        """How much that is at most."""
+        sizes = self.sizes
+        return sum(amounts.at_most(device, sizes) for device in self.machine.devices)
 
     @property
     def used(self) -> frozenset[str]:
@@ -121,16 +129,16 @@ def _states(scene: GpuScene) -> Iterator[Finding]:
 def _room(scene: GpuScene) -> Iterator[Finding]:
     if scene.is_suspended:
         return  # it is in the machine's memory already
-    told = [use.memory_bytes for use in scene.uses]
-    if None in told or not told:
+    is_told, size = bool(scene.uses) and amounts.is_told(scene.sizes), units.format_size(scene.most_bytes)
+    if not is_told:
+        whom = "some processes only" if any(use.memory_bytes for use in scene.uses) else "no process"
+        message = f"NVML tells it for {whom}: it is at most {size}, what is in use on the GPUs that the workload has open"
+        yield finding("gpu-memory-unknown", "GPU memory", message)
+    if scene.most_bytes > scene.free_bytes and not scene.is_direct:
+        has = f"has {'' if is_told else 'at most '}{size}"
         yield finding(
-            "gpu-memory-unknown", "GPU memory", "NVML tells it for " + ("some processes only" if scene.known_bytes else "no process")
+            "gpu-host-memory", "GPU memory", f"the workload {has} of it, {units.format_size(scene.free_bytes)} of memory is free here"
         )
-    if scene.known_bytes > scene.free_bytes and not scene.is_direct:
-        message = (
-            f"the workload has {units.format_size(scene.known_bytes)} of it, {units.format_size(scene.free_bytes)} of memory is free here"
-        )
-        yield finding("gpu-host-memory", "GPU memory", message)
 
 
 def _shared(scene: GpuScene) -> Iterator[Finding]:

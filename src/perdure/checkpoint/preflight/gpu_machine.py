@@ -22,7 +22,8 @@ def judge(gpus: Gpus) -> tuple[Finding, ...]:
     lacking = tuple(unfit(gpus, None))
     if not gpus.driver:
         return lacking
-    return (*lacking, *service(gpus), *_missing_abilities(gpus), _driver(gpus), *map(_device, gpus.devices))
+    forbidden = tuple(finding("gpu-forbidden", f"GPU {one.index}", one.words) for one in gpus.unread if one.is_forbidden)
+    return (*lacking, *service(gpus), *_missing_abilities(gpus), _driver(gpus), *forbidden, *map(_device, gpus.devices))
 
 
 def unfit(gpus: Gpus, used: Collection[str] | None) -> Iterator[Finding]:
@@ -42,7 +43,12 @@ def unfit(gpus: Gpus, used: Collection[str] | None) -> Iterator[Finding]:
     if gpus.bindings is None:
         yield finding("gpu-no-bindings", "cuda-bindings", "is not installed")
     if not gpus.devices:
-        yield finding("gpu-no-device", "NVIDIA driver", f"driver {gpus.driver} shows no GPU")
+        forbidden = sum(one.is_forbidden for one in gpus.unread)
+        besides = f"; {forbidden} {'is' if forbidden == 1 else 'are'} not for this process" if forbidden else ""
+        yield finding("gpu-no-device", "NVIDIA driver", f"driver {gpus.driver} shows no GPU{besides}")
+    for one in gpus.unread:
+        if not one.is_forbidden:
+            yield finding("gpu-lost", f"GPU {one.index}", one.words)
     for device in gpus.devices:
         if used is None or device.uuid in used:
             yield from _kind(gpus, device)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -15,7 +15,6 @@ from perdure.base import acting, text, units
 from perdure.base.proc import machine, mounts
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
-from perdure.checkpoint.cuda import mapping
 from perdure.checkpoint.host import gpu as host_gpu
 from perdure.checkpoint.preflight import buildid, cpu, gpu_restore, host, ports, room, terminals
 from perdure.checkpoint.preflight.codes import finding
@@ -45,6 +44,8 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Paths of files that a scheduler writes anew for each attempt of a job, with the same content: that they are younger means nothing."""
     owner: Owner | None = None
     """The ordinary user that it is restored for, and whose rights count for its files; None: this process's do."""
+    variables: Mapping[str, str] = {}
+    """The owner's: what of GPUs it may use; what is not in it is this process's."""
     is_staged: bool = False
     """The images are here already, so that they need no more room."""
 
@@ -62,14 +63,17 @@ def check(manifest: Manifest, plan: RestorePlan) -> tuple[Finding, ...]:
         *_processes(manifest, here),
         *_room(manifest, plan),
         *_connections(manifest),
-        *_gpus(manifest),
+        *_gpus(manifest, plan),
     )
 
 
-def _gpus(manifest: Manifest) -> Iterator[Finding]:
+def _gpus(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
+    """Judge the whole machine, which the helper's map has to name, and what of it the workload may use."""
     if manifest.cuda_processes:
-        gpus = host_gpu.look()
-        yield from gpu_restore.check(manifest, gpus, mapping.visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus.devices))
+        gpus = host_gpu.look(beyond=True)
+        everything = {device.uuid for device in gpus.whole.devices}
+        allowed = gpus.allowed(host_gpu.visible(plan.variables), everything) if gpus.driver else None
+        yield from gpu_restore.check(manifest, gpus.whole, allowed)
 
 
 def _reached(manifest: Manifest, plan: RestorePlan) -> tuple[Finding, ...]:

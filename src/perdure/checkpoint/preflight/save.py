@@ -52,7 +52,7 @@ def check(root: int, plan: Plan) -> tuple[Finding, ...]:
             if finding.code not in PASSING or (_key(finding) in stayed and not (finding.code in _MOVING and finding.pid in moved))
         ]
     on_gpus = gpu_reading.read(seen, plan.ask_gpu, is_suspended=plan.is_suspended)
-    expected_bytes = memory.expected_bytes(seen) + (on_gpus.known_bytes if on_gpus else 0)
+    expected_bytes = memory.expected_bytes(seen) + (on_gpus.most_bytes if on_gpus else 0)
     if on_gpus is not None:
         found += gpu.check(on_gpus)
     beside = stores.check(plan.store, expected_bytes) if plan.store is not None else ()

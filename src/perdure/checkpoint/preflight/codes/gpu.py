@@ -26,6 +26,12 @@ MACHINE = Group(
             "reboot, or load the new module when no process uses a GPU",
         ),
         Code("gpu-no-device", _P, "the driver shows no GPU", "see nvidia-smi; in a container or a job, ask for a GPU"),
+        Code(
+            "gpu-lost",
+            _W,
+            "the driver counts a GPU and does not get an answer from it: it has fallen off the bus, or is broken",
+            "see dmesg for the driver's messages (Xid); reset the GPU when nobody uses it (nvidia-smi -r -i N), or reboot",
+        ),
         Code("gpu-driver-old", _P, "the driver is too old to save GPU state with a time limit", "install driver 570 or newer"),
         Code(
             "gpu-driver-faulty",
@@ -90,6 +96,12 @@ MACHINE = Group(
         ),
         Code("gpu-canary", _I, "a tiny CUDA process was locked, saved, brought back and unlocked", ""),
         Code("gpu-driver", _I, "which driver there is, and what it can do", ""),
+        Code(
+            "gpu-forbidden",
+            _I,
+            "the machine has a GPU that this process may not use, as in a job that was not given it",
+            "ask the scheduler for it; outside of a job, see who may open it: ls -l /dev/nvidia*",
+        ),
         Code("gpu-device", _I, "a GPU, and how much of its memory is free", ""),
         Code(
             "gpu-criu-plugin",
@@ -112,7 +124,7 @@ SAVING = Group(
         Code(
             "gpu-memory-unknown",
             _W,
-            "the driver does not tell how much GPU memory the workload has, so that the room for it cannot be compared",
+            "the driver does not tell how much GPU memory the workload has: all that is in use on its GPUs is taken for it",
             "run it outside a container, as root, where NVML tells it",
         ),
         Code(
