@@ -218,7 +218,7 @@ def check_checkpoints(there: folders.Folder, unmanaged: Run, managed: Run, told:
     # No part of the managed time that was compared holds a checkpoint.
     read = course.read(managed)
     timed = sum(each.end - each.start for each in read.stretches if not each.disturbed)
-    assert 0 < point.parts["managed_timed"] <= timed
+    assert 0 < point.parts["timed"] <= timed
     assert {one.code for one in (*overhead.unmeasured, *costs.unmeasured)} <= {"not-done"}
 
 

@@ -374,6 +374,33 @@ def test_what_never_came_back_is_said():
     assert found.evidence == "1 of 14 managed interruptions never came back: no time of recovery counts them"
 
 
+def broken_off(count=1, arms=tuple(Arm), *, until=EventKind.RESTARTED):
+    """Runs that somebody broke off, after their first event of the kind `until`, beside those of the clean evaluation."""
+    cut = []
+    for run in (run for run in clean(count=count) if run.arm in arms):
+        place = next(place for place, event in enumerate(run.events) if event.kind is until)
+        cut.append(change(run, id=f"cut-{run.id}", events=run.events[: place + 1], finished=False))
+    return (*clean(), *cut)
+
+
+def test_runs_that_were_broken_off_before_they_came_back_are_said():
+    standing = stand(broken_off(6, (Arm.MANAGED,)))
+    found = check(standing)
+    assert {code for code, each in found.items() if each.flagged} == {"excluded-runs", "survivors-only"}
+    assert found["excluded-runs"].evidence == "all 6 runs that were broken off are managed ones"
+    assert found["survivors-only"].evidence.startswith("cut-managed-0 was broken off 7 s after its kill and had not come back; ")
+    assert found["survivors-only"].evidence.endswith("and 3 more")
+    assert flagged(stand(broken_off())) == {"survivors-only"}
+    assert flagged(stand(broken_off(until=EventKind.USEFUL))) == set()
+
+
+def test_runs_that_were_broken_off_at_work_are_no_doubt_unless_all_are_of_one_side():
+    assert flagged(stand(broken_off(until=EventKind.PROGRESS))) == set()
+    assert "2 cut short with the harness" in check(stand(broken_off(until=EventKind.PROGRESS)))["excluded-runs"].evidence
+    assert flagged(stand(broken_off(1, (Arm.MANAGED,), until=EventKind.PROGRESS))) == set()
+    assert flagged(stand(broken_off(2, (Arm.UNMANAGED,), until=EventKind.PROGRESS))) == {"excluded-runs"}
+
+
 def test_managed_runs_alone_are_no_comparison():
     standing = stand(tuple(run for run in clean() if run.arm is Arm.MANAGED))
     assert {"no-baseline", "run-once", "no-interruption", "too-few-runs"} <= flagged(standing)
