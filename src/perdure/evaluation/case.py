@@ -37,6 +37,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """Every run of the two arms, counted or not."""
         return tuple(run for run in self.standing.log.runs if run.purpose == "arms")
 
+    @property
+    def cut(self) -> tuple[Run, ...]:
+        """The runs of the two arms that were broken off."""
+        return tuple(run for run in self.recorded if not run.finished)
+
     def side(self, arm: Arm) -> tuple[Course, ...]:
         """Return the counted runs of one arm."""
         return tuple(course for course in self.courses if course.run.arm is arm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from perdure.evaluation import course as courses
 from perdure.evaluation import placeholders, realised
 from perdure.evaluation.case import Case, count, verdict
 from perdure.evaluation.course import Course
@@ -116,18 +117,19 @@ def one_workload(case: Case) -> Mistake:
 
 
 def excluded_runs(case: Case) -> Mistake:
-    """Whoever leaves a run out says why, and does not leave out one side alone."""
+    """Whoever leaves a run out says why, and neither leaves out nor breaks off one side alone."""
     excluded = [run for run in case.recorded if run.excluded is not None]
     problems = [
         f"{run.id} was excluded for {run.excluded!r}"
         for run in excluded
         if run.excluded is not None and (placeholders.is_short(run.excluded) or placeholders.in_prose(run.excluded))
     ]
-    sides = {run.arm for run in excluded}
-    if len(excluded) > 1 and len(sides) == 1:
-        problems.append(f"all {len(excluded)} excluded runs are {min(sides).value} ones")
-    unfinished = sum(not run.finished for run in case.recorded)
-    clear = f"{len(excluded)} of {count(len(case.recorded), 'run')} excluded, each with its reason; {unfinished} cut short with the harness"
+    cut = case.cut
+    for runs, named in ((excluded, "excluded runs"), (cut, "runs that were broken off")):
+        sides = {run.arm for run in runs}
+        if len(runs) > 1 and len(sides) == 1:
+            problems.append(f"all {len(runs)} {named} are {min(sides).value} ones")
+    clear = f"{len(excluded)} of {count(len(case.recorded), 'run')} excluded, each with its reason; {len(cut)} cut short with the harness"
     return verdict("excluded-runs", "runs excluded without reason", problems, clear)
 
 
@@ -155,14 +157,22 @@ def other_faults(case: Case) -> Mistake:
 
 
 def survivors_only(case: Case) -> Mistake:
-    """Every interruption that was met enters the numbers: none stands for those that never came back."""
+    """Every interruption that was met enters the numbers: none stands for those that never came back, or were not waited for."""
     problems = []
     for arm in Arm:
         met = [each for course in case.side(arm) for each in course.interruptions if each.interrupted]
         lost = sum(each.useful is None for each in met)
         if lost:
             problems.append(f"{lost} of {count(len(met), arm.value + ' interruption')} never came back: no time of recovery counts them")
+    problems += [found for run in case.cut for found in _cut_while_down(courses.read(run))]
     return verdict("survivors-only", "only what came back was measured", problems, "every interruption of both arms came back")
+
+
+def _cut_while_down(course: Course) -> Iterator[str]:
+    down = next((each for each in course.interruptions if each.interrupted and each.useful is None), None)
+    if down is not None:
+        kind = "fault" if down.kind is None else down.kind.value
+        yield f"{course.run.id} was broken off and had not come back from its {kind}"
 
 
 def _is_number(key: str) -> bool:
