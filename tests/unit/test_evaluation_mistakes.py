@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -189,20 +190,37 @@ def lost():
     return tuple(runs)
 
 
-def amended(key, *, data_existed=True):
-    amendment = paper.Amendment(
-        number=1,
+def amendment(changes, *, data_existed=True, **fields):
+    known = {"number": 1, "old_sha256": PLAN_HASH, "new_sha256": PLAN_HASH, "previous_sha256": "", "plan": {}}
+    return paper.Amendment(
+        **(known | fields),
         reason="it was too hard to reach",
-        old_sha256=PLAN_HASH,
-        new_sha256=PLAN_HASH,
-        changes=(paper.Change(key, 100, 300),),
+        changes=changes,
         signed=LOCKED,
         data_existed=data_existed,
         managed_runs=6,
-        previous_sha256="",
-        plan={},
     )
-    return stand(amendments=(amendment,))
+
+
+def amended(key, *, data_existed=True, old=100):
+    return stand(amendments=(amendment((paper.Change(key, old, 300),), data_existed=data_existed),))
+
+
+def with_pairs_planned(*numbers, data_existed=True):
+    """The clean evaluation of six pairs, under plans of so many pairs, the last of which holds."""
+    plans = [change(PLAN, site=change(PLAN.site, repetitions=number)) for number in numbers]
+    contents = [canonical.content(one) for one in plans]
+    changed = [amendment(paper.diff(*two), data_existed=data_existed) for two in itertools.pairwise(contents)]
+    return stand(plan=plans[-1], lock=change(LOCK, plan=contents[0]), amendments=tuple(changed))
+
+
+def pooled(**changes):
+    """The clean evaluation whose second half was made under a plan that was amended to `changes`."""
+    other = change(PLAN, **changes)
+    content = canonical.content(other)
+    changed = amendment(paper.diff(LOCK.plan, content), data_existed=False, new_sha256="b" * 64, plan=content)
+    runs = tuple(change(run, plan_hash="b" * 64) if run.pair >= 3 else run for run in clean())
+    return stand(runs, plan=other, amendments=(changed,))
 
 
 def with_plan(**changes):
@@ -275,6 +293,21 @@ RIGGED = {
         "amendment 1 changed success.recovery-time.at_most with 6 runs in sight: it was too hard to reach",
     ),
     "the level was changed with data in sight": ("numbers-changed", lambda: amended("site.level"), "site.level"),
+    "the managed side was changed with data in sight": ("numbers-changed", lambda: amended("arms.managed_options"), "arms.managed_options"),
+    "the faults were changed with data in sight": ("numbers-changed", lambda: amended("faults.at_progress"), "faults.at_progress"),
+    "the workload was changed with data in sight": ("numbers-changed", lambda: amended("workload.ready.kind"), "workload.ready.kind"),
+    "the window was changed with data in sight": ("numbers-changed", lambda: amended("site.window.duration_s"), "site.window.duration_s"),
+    "it went on until it passed": ("numbers-changed", lambda: with_pairs_planned(5, 6), "amendment 1 changed site.repetitions with 6 runs"),
+    "the managed options were changed half way": (
+        "two-changes",
+        lambda: pooled(arms=change(PLAN.arms, managed_options=("--every", "1m"))),
+        "the runs were made under 2 plans, which differ in arms.managed_options",
+    ),
+    "half of the runs are of a plan that is not recorded": (
+        "two-changes",
+        lambda: stand(tuple(change(run, plan_hash="b" * 64) if run.pair >= 3 else run for run in clean())),
+        "the runs were made under 2 plans, of which 1 is not recorded",
+    ),
     "a number was changed in silence": (
         "numbers-changed",
         lambda: stand(unamended=(paper.Change("success.overhead.at_most", 0.01, 0.05),)),
@@ -420,6 +453,26 @@ def test_an_amendment_of_something_else_or_before_data_is_clear():
     before = check(amended("success.overhead.at_most", data_existed=False))["numbers-changed"]
     assert not before.flagged
     assert "1 amendment" in before.evidence
+
+
+def test_fewer_pairs_than_were_ever_planned_with_data_in_sight_are_too_few():
+    standing = with_pairs_planned(20, 6)
+    found = check(standing)
+    assert {code for code, each in found.items() if each.flagged} == {"numbers-changed", "too-few-runs"}
+    assert "site.repetitions" in found["numbers-changed"].evidence
+    assert found["too-few-runs"].evidence == "6 of 20 planned pairs were run"
+    assert "too-few-runs" in flagged(with_pairs_planned(6, 20, 6))
+    assert flagged(with_pairs_planned(20, 6, data_existed=False)) == set()
+
+
+def test_what_is_asked_of_a_cold_start_may_be_added_later():
+    assert not flagged(amended("workload.ready.kind", old=msgspec.UNSET))
+    assert flagged(amended("workload.setup", old=msgspec.UNSET)) == {"numbers-changed"}
+
+
+def test_runs_of_two_plans_that_treat_them_alike_are_one_evaluation():
+    site = change(PLAN.site, queue="gpu", nodes=("node1", "node2"))
+    assert not flagged(pooled(site=site, way_out=change(PLAN.way_out, who="the speech group")))
 
 
 def test_pairs_on_two_hosts_need_a_measured_offset():

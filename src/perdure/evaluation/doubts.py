@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from perdure.evaluation import course as courses
 from perdure.evaluation import placeholders, realised
-from perdure.evaluation.case import Case, count, verdict
+from perdure.evaluation.case import Case, changes_treatment, count, is_within, verdict
 from perdure.evaluation.course import Course
+from perdure.evaluation.paper import Change
+from perdure.evaluation.plan import Site
 from perdure.evaluation.stretches import kind_of
 from perdure.model.evaluation import Arm, Environment, Event, EventKind, FaultKind, Mistake, Outcome
 
 _LENGTH = 0.05
 """Runs of one pair may differ in length by this share."""
+_FIXED = ("site.level", "site.repetitions", "site.window")
+"""What decides, beside the success numbers, when something is said to be shown."""
 _SHIFT = 0.05
 """A fault may strike this share of the run's counter, or two signals, away from where it was planned."""
 
@@ -32,7 +36,7 @@ def check(case: Case) -> tuple[Mistake, ...]:
 
 
 def numbers_changed(case: Case) -> Mistake:
-    """The success numbers, and the level at which they are judged, were fixed before there were data and stayed as they were."""
+    """The success numbers, the level, how many pairs and how long, and what is done to them were fixed before there were data."""
     standing, problems = case.standing, []
     begun = min((run.begun_unix_s for run in case.recorded), default=None)
     if begun is not None and standing.lock is None:
@@ -40,14 +44,14 @@ def numbers_changed(case: Case) -> Mistake:
     if begun is not None and standing.lock is not None and begun < standing.lock.signed.at_unix_s:
         problems.append("a run of an arm began before the lock")
     for each in standing.amendments:
-        keys = [change.key for change in each.changes if _is_number(change.key)]
+        keys = [change.key for change in each.changes if _is_fixed(change)]
         if keys and each.data_existed:
             problems.append(
                 f"amendment {each.number} changed {', '.join(keys)} with {count(each.managed_runs, 'run')} in sight: {each.reason}"
             )
-    problems += [f"{change.key} was changed without an amendment" for change in standing.unamended if _is_number(change.key)]
-    clear = f"fixed by the lock; {count(len(standing.amendments), 'amendment')}, none of them of a number after data"
-    return verdict("numbers-changed", "success numbers changed after data", problems, clear)
+    problems += [f"{change.key} was changed without an amendment" for change in standing.unamended if _is_fixed(change)]
+    clear = f"fixed by the lock; {count(len(standing.amendments), 'amendment')}, none of them of a number or of the treatment after data"
+    return verdict("numbers-changed", "numbers or treatment changed after data", problems, clear)
 
 
 def unequal_lengths(case: Case) -> Mistake:
@@ -92,7 +96,7 @@ def too_few_runs(case: Case) -> Mistake:
         if each.outcome is Outcome.UNDECIDED and (each.runs_needed is None or each.runs_needed > each.pairs):
             problems.append(f"{each.kind.value} is not settled by {count(each.pairs, 'pair')}: it takes {needed}")
         said.append(f"{each.kind.value} by {each.pairs} (of {needed})")
-    made, planned = len(case.pairs()), case.plan.site.repetitions
+    made, planned = len(case.pairs()), _pairs_planned(case)
     if made < planned:
         problems.append(f"{made} of {planned} planned pairs were run")
     return verdict(
@@ -175,8 +179,20 @@ def _cut_while_down(course: Course) -> Iterator[str]:
         yield f"{course.run.id} was broken off and had not come back from its {kind}"
 
 
-def _is_number(key: str) -> bool:
-    return (key.startswith("success.") and not key.endswith(".reason")) or key == "site.level"
+def _is_fixed(change: Change) -> bool:
+    """Tell whether a change touches what the result depends on."""
+    is_number = change.key.startswith("success.") and not change.key.endswith(".reason")
+    return is_number or is_within(change.key, _FIXED) or changes_treatment(change)
+
+
+def _pairs_planned(case: Case) -> int:
+    """Return the largest number of pairs that was ever planned since there are data."""
+    planned = [case.plan.site.repetitions]
+    for each in case.standing.amendments:
+        for change in each.changes:
+            if each.data_existed and change.key == "site.repetitions":
+                planned += [side if isinstance(side, int) else Site().repetitions for side in (change.old, change.new)]
+    return max(planned)
 
 
 def _reached(course: Course) -> float:
