@@ -130,6 +130,7 @@ def run(there: Folder, number: int, *, purpose: str = "baseline", arm: Arm = Arm
             Event(0.5, EventKind.LAUNCHED),
             Event(1.5, EventKind.READY, 1.0),
             Event(2.0, EventKind.PROGRESS, 1.0),
+            Event(10.0, EventKind.PROGRESS, 100.0),
             Event(10.5 + number, EventKind.ENDED, None, {"exit_status": 0, "completed": True}),
         ),
         plan_hash=canonical.hash_for(planned, purpose),

@@ -109,6 +109,24 @@ def test_a_fault_that_the_workload_survives_is_no_interruption(kind):
     assert found.code == "not-interrupted"
 
 
+@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("arm", Arm)
+def test_a_fault_that_came_when_the_work_was_done_is_no_interruption(kind, arm):
+    # It struck between the last step and the end, and the workload ended as it does undisturbed.
+    run = play(Script(), arm)
+    ended = run.events[-1]
+    late = (Event(ended.at_s - 0.2, EventKind.FAULT_INJECTED, 100.0, {"kind": kind.value}), Event(ended.at_s - 0.1, EventKind.DETECTED))
+    (found,) = points(msgspec.structs.replace(run, events=(*run.events[:-1], *late, ended)))
+    assert (found.code, found.fault) == ("not-interrupted", kind)
+
+
+def test_a_fault_after_which_a_new_life_did_the_work_in_silence_is_an_interruption():
+    run = play(Script(faults=((100, FaultKind.KILL),)))
+    struck_s = next(each.at_s for each in run.events if each.kind is EventKind.FAULT_INJECTED)
+    (found,) = points(drop(run, EventKind.USEFUL, EventKind.PROGRESS, after_s=struck_s))
+    assert found.code == "never-recovered"
+
+
 def test_a_fault_of_an_unknown_kind_is_timed_all_the_same():
     run = play(Script(faults=KILL))
     changed = tuple(

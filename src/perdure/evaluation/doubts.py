@@ -58,7 +58,7 @@ def unequal_lengths(case: Case) -> Mistake:
     """Both runs of a pair did the same work, or ran for the same time."""
     problems = []
     for pair in case.pairs():
-        work, time_s = ([of(course) for course in pair] for of in (_reached, _lasted_s))
+        work, time_s = [course.reached for course in pair], [_lasted_s(course) for course in pair]
         if not (_alike(*work) or (_alike(*time_s) and not any(course.completed for course in pair))):
             one, other = (f"to {far:g} in {long_s:.0f} s" for far, long_s in zip(work, time_s, strict=True))
             problems.append(f"pair {pair[0].run.pair} counted {one} unmanaged and {other} managed")
@@ -195,10 +195,6 @@ def _pairs_planned(case: Case) -> int:
     return max(planned)
 
 
-def _reached(course: Course) -> float:
-    return max((event.value for event in course.events if event.kind is EventKind.PROGRESS and event.value is not None), default=0.0)
-
-
 def _lasted_s(course: Course) -> float:
     return course.events[-1].at_s - course.events[0].at_s if course.events else 0.0
 
@@ -249,7 +245,7 @@ def _apart(course: Course, first: float | None, second: float | None) -> bool:
         return False
     steps = sorted(each.end - each.start for each in course.stretches)
     signal = steps[len(steps) // 2] if steps else 0.0
-    return abs(first - second) > max(2 * signal, _SHIFT * _reached(course))
+    return abs(first - second) > max(2 * signal, _SHIFT * course.reached)
 
 
 def _fault(event: Event, counter: float | None) -> str:
