@@ -139,6 +139,17 @@ def run(there: Folder, number: int, *, purpose: str = "baseline", arm: Arm = Arm
     return msgspec.structs.replace(made, **changed)
 
 
+def with_faults_marked(run: Run, *, comparable: bool = False) -> Run:
+    """The run with `comparable` in the data of its killed agents: false is what the harness writes, true lets the measures take them."""
+    return msgspec.structs.replace(run, events=tuple(_marked(event, comparable) for event in run.events))
+
+
+def _marked(event: Event, comparable: bool) -> Event:
+    if event.kind is not EventKind.FAULT_INJECTED or event.data.get("kind") != "agent-killed":
+        return event
+    return msgspec.structs.replace(event, data=event.data | {"comparable": comparable})
+
+
 def measure_baseline(there: Folder, runs: int = 2) -> None:
     """Record so many good runs of the baseline."""
     for number in range(runs):

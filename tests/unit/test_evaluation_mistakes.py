@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import evaluations
 import msgspec
 import pytest
 from synthetic_runs import PLAN_HASH, Script, noise, pairs, play
 
-from perdure.evaluation import canonical, measures, mistakes, paper, plan, plan_workload
+from perdure.evaluation import canonical, headline, measures, mistakes, paper, plan, plan_workload
 from perdure.evaluation.folder import Folder, RunLog
 from perdure.evaluation.standing import Standing
 from perdure.evaluation.this_machine import Signature
-from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Threshold
+from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, MeasureKind, Threshold
 
 COMMAND = ("python3", "train.py")
 FAULTS = ((30, FaultKind.KILL), (71, FaultKind.NODE_LOST))
@@ -522,6 +523,15 @@ def test_a_time_limit_strikes_by_the_clock():
     runs = tuple(theirs if theirs.arm is Arm.MANAGED else ours for ours, theirs in zip(clean(faults), clean(other), strict=True))
     limits = change(PLAN.faults, kinds=(FaultKind.TIME_LIMIT, FaultKind.NODE_LOST), time_limit_s=60.0)
     assert not check(stand(runs, plan=change(PLAN, faults=limits)))["other-faults"].flagged
+
+
+def test_faults_that_do_not_compare_alone_decide_nothing():
+    killed = tuple((at, FaultKind.AGENT_KILLED) for at, _ in FAULTS)
+    runs = tuple(evaluations.with_faults_marked(run) for run in clean(killed))
+    standing = stand(runs, plan=change(PLAN, faults=change(PLAN.faults, kinds=(FaultKind.AGENT_KILLED,))))
+    found = measures.compute(runs, standing.plan)
+    assert headline.write(found, (), ()).verdict == "incomplete"
+    assert {each.kind for each in found if not each.points} == {MeasureKind.RECOVERY_TIME, MeasureKind.WORK_LOST}
 
 
 def test_long_evidence_is_counted():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import evaluations
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import Script, play
 
-from perdure.evaluation import course, recovery, rto
+from perdure.evaluation import course, loss, recovery, rto
 from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Point, Unmeasured
 
 KILL = ((30, FaultKind.KILL),)
@@ -135,6 +136,19 @@ def test_a_fault_of_an_unknown_kind_is_timed_all_the_same():
     (found,) = points(msgspec.structs.replace(run, events=changed))
     assert found.fault is None
     assert found.value == pytest.approx(16)
+
+
+@pytest.mark.parametrize("arm", Arm)
+def test_a_fault_that_was_another_one_on_the_other_side_is_in_no_comparison(arm):
+    run = evaluations.with_faults_marked(play(Script(faults=((30, FaultKind.AGENT_KILLED), (71, FaultKind.KILL)), every=20), arm))
+    assert {each.index for each in points(run) if isinstance(each, Point)} == {1}
+    for found in (points(run), list(loss.points(course.read(run)))):
+        (left_out,) = (each for each in found if isinstance(each, Unmeasured))
+        assert (left_out.code, left_out.fault) == ("not-comparable", FaultKind.AGENT_KILLED)
+    # Each side's own statement of its recovery holds.
+    assert [(each.killed, each.came_back) for each in rto.statements([run])] == [(FaultKind.KILL, 1), (FaultKind.AGENT_KILLED, 1)]
+    gone = points(cut(evaluations.with_faults_marked(play(Script(faults=((30, FaultKind.AGENT_KILLED),)), arm)), EventKind.RESTARTED))
+    assert [each.code for each in gone] == ["never-recovered"]
 
 
 @given(
