@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from perdure import errors
-from perdure.evaluation import faults
+from perdure.evaluation import faults, local
 from perdure.evaluation.local import Processes
 from perdure.model.evaluation import FaultKind
 
@@ -41,3 +41,10 @@ def test_a_workload_whose_first_thread_alone_has_ended_is_still_there():
     finally:
         running.kill()
         running.communicate()
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1, os.getpid(), os.getppid()])
+def test_what_everything_hangs_on_and_ourselves_are_no_workload(pid):
+    with pytest.raises(errors.UsageError) as caught:
+        local.recognise(pid)
+    assert caught.value.hint
