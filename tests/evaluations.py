@@ -130,12 +130,24 @@ def run(there: Folder, number: int, *, purpose: str = "baseline", arm: Arm = Arm
             Event(0.5, EventKind.LAUNCHED),
             Event(1.5, EventKind.READY, 1.0),
             Event(2.0, EventKind.PROGRESS, 1.0),
+            Event(10.0, EventKind.PROGRESS, 100.0),
             Event(10.5 + number, EventKind.ENDED, None, {"exit_status": 0, "completed": True}),
         ),
         plan_hash=canonical.hash_for(planned, purpose),
         purpose=purpose,
     )
     return msgspec.structs.replace(made, **changed)
+
+
+def with_faults_marked(run: Run, *, comparable: bool = False) -> Run:
+    """The run with `comparable` in the data of its killed agents: false is what the harness writes, true lets the measures take them."""
+    return msgspec.structs.replace(run, events=tuple(_marked(event, comparable) for event in run.events))
+
+
+def _marked(event: Event, comparable: bool) -> Event:
+    if event.kind is not EventKind.FAULT_INJECTED or event.data.get("kind") != "agent-killed":
+        return event
+    return msgspec.structs.replace(event, data=event.data | {"comparable": comparable})
 
 
 def measure_baseline(there: Folder, runs: int = 2) -> None:

@@ -17,9 +17,9 @@ from cluster import installed, shape, slurm
 from cluster.machine import wait_until
 
 from perdure.base.proc import process
-from perdure.evaluation import course, local, memory_group, report, utilisation
+from perdure.evaluation import course, local, loss, memory_group, recovery, report, utilisation
 from perdure.evaluation import folder as folders
-from perdure.model.evaluation import Arm, EventKind, MeasureKind, Run
+from perdure.model.evaluation import Arm, EventKind, FaultKind, MeasureKind, Run
 
 pytestmark = pytest.mark.cluster
 
@@ -172,9 +172,12 @@ def check(there: folders.Folder, run: Run, told: report.Report) -> None:
     read = course.read(run)
     begun = sum(event.kind in (EventKind.LAUNCHED, EventKind.RESTARTED) for event in run.events)
     lives = {life: counting.steps(raw, life) for life in range(1, begun + 1)}
-    points = {
-        point.index: point for one in told.measures if one.kind is MeasureKind.WORK_LOST for point in one.points if point.run == run.id
-    }
+    killed = {each.index for each in read.interruptions if each.kind is FaultKind.AGENT_KILLED}
+    for one in told.measures[:2]:
+        compared = {point.index for point in one.points if point.run == run.id}
+        assert compared == {each.index for each in read.interruptions} - killed
+    all_compared = course.read(evaluations.with_faults_marked(run, comparable=True))
+    points = {point.index: point for point in loss.points(all_compared)}
     assert len(points) == len(read.interruptions)
     for each in read.interruptions:
         parts, number = points[each.index].parts, each.fault.data["life"]
@@ -191,7 +194,7 @@ def check(there: folders.Folder, run: Run, told: report.Report) -> None:
     assert isinstance(hours, utilisation.Hours)
     # The accounting counts whole seconds, and so does each begin and end.
     assert abs(hours.allocated_s - run.events[-1].data["allocated_s"]) <= 1 + len(lives)
-    recoveries = [point for one in told.measures if one.kind is MeasureKind.RECOVERY_TIME for point in one.points if point.run == run.id]
+    recoveries = list(recovery.points(all_compared))
     assert len(recoveries) == len(read.interruptions)
     for point in recoveries:
         assert set(point.parts) == {"detection", "scheduling", "restart", "warm_up"}
@@ -218,7 +221,7 @@ def check_checkpoints(there: folders.Folder, unmanaged: Run, managed: Run, told:
     # No part of the managed time that was compared holds a checkpoint.
     read = course.read(managed)
     timed = sum(each.end - each.start for each in read.stretches if not each.disturbed)
-    assert 0 < point.parts["managed_timed"] <= timed
+    assert 0 < point.parts["timed"] <= timed
     assert {one.code for one in (*overhead.unmeasured, *costs.unmeasured)} <= {"not-done"}
 
 

@@ -9,7 +9,7 @@ import counting
 import evaluations
 import pytest
 
-from perdure.evaluation import course, faults, harness, report
+from perdure.evaluation import course, faults, harness, loss, report
 from perdure.evaluation import folder as folders
 from perdure.evaluation import plan as plans
 from perdure.model.evaluation import Arm, EventKind, FaultKind, MeasureKind, Run
@@ -53,9 +53,11 @@ _SLOW = (FaultKind.NODE_LOST, FaultKind.TIME_LIMIT, FaultKind.PREEMPTION, FaultK
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in _SLOW else []) for kind in FaultKind])
 def test_a_fault_in_both_arms(tmp_path, kind):
     there, found = make(tmp_path, kind)
-    told = report.read(there)
-    lost = next(one for one in told.measures if one.kind is MeasureKind.WORK_LOST)
-    points = {point.arm: point for point in lost.points}
+    lost = next(one for one in report.read(there).measures if one.kind is MeasureKind.WORK_LOST)
+    assert {point.arm for point in lost.points} == (set() if kind is FaultKind.AGENT_KILLED else set(Arm))
+    points = {
+        arm: point for arm, run in found.items() for point in loss.points(course.read(evaluations.with_faults_marked(run, comparable=True)))
+    }
     for arm, run in found.items():
         (fault,) = [event for event in run.events if event.kind is EventKind.FAULT_INJECTED]
         assert fault.data["kind"] == kind.value

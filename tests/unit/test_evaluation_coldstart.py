@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import http.server
+import json
+import os
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 import reported
+import synthetic_runs
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from perdure import errors
-from perdure.evaluation import coldstart, coldtable, ready
+from perdure.evaluation import arms, coldstart, coldtable, ready, runs
 from perdure.evaluation.plan_workload import Ready, Request
+from perdure.evaluation.watched import Watched
+from perdure.model.evaluation import Arm, EventKind
 from perdure.stats import line
 
 
@@ -167,6 +173,56 @@ def test_answers_are_compared_by_content(server):
     handler.status = 500
     assert ready.ask(asked)[0].status == 500
     assert ready.ask(asked) != first
+
+
+def test_no_answer_is_never_the_same_answer(server):
+    asked = (Request(url=server[0]), Request(url="http://127.0.0.1:9/"))
+    answers = ready.ask(asked)
+    assert compared(answers, ready.ask(asked)) == "different"
+    assert coldstart._unanswered(asked, answers).startswith("http://127.0.0.1:9/ did not answer before the checkpoint: ")
+    assert compared(answers[:1], ready.ask(asked[:1])) == "same"
+    assert coldstart._unanswered(asked, answers[:1]) is None
+    # A restore that was never ready was not asked.
+    assert compared(answers[:1], ()) == "not asked"
+
+
+def compared(before, after):
+    saved = coldstart.Saved("1", 1, 1, before, None)
+    return coldstart._compared(coldstart.Start(id="r", arm=Arm.MANAGED, repetition=1, cache="warm", saved=saved), after)
+
+
+@pytest.mark.parametrize(
+    ("told", "failure"),
+    [
+        (None, "it was ready, but the engine did not say that it was restored"),
+        ("", "it was ready, but the engine did not say that it was restored"),
+        ("w@1.1", None),
+    ],
+)
+def test_a_restore_counts_when_the_engine_says_that_it_is_one(tmp_path, told, failure):
+    events = tmp_path / "events"
+    if told is not None:
+        events.write_text(json.dumps({"phase": "running", "text": told, "at_ns": 0}) + "\n")
+    recorder = runs.Recorder(tmp_path, msgspec.structs.replace(synthetic_runs.play(synthetic_runs.Script(), Arm.MANAGED), events=()))
+    sides = coldstart._Sides(lambda: True, arms.Listener(events), is_restore=True)
+    # The command has ended: nothing more is to be waited for.
+    life = Watched(("true",), working_directory=str(tmp_path), environment={"PATH": os.environ["PATH"]}, log=tmp_path / "log")
+    try:
+        life.finish(patience_s=60.0)
+        assert coldstart._until_ready(life, recorder, sides, wanted=Ready(kind="file", path="flag"), clock=lambda: 1.0) == failure
+    finally:
+        life.close()
+        recorded = recorder.close(finished=True)
+    assert (EventKind.RESTORED in {event.kind for event in recorded.events}) == (failure is None)
+
+
+def test_a_restore_that_was_none_is_a_failed_start(tmp_path):
+    starts = reported.cold_starts(reported.begin(tmp_path / "trial"))
+    restore = next(run for run in starts if coldtable.summarise([run], level=0.9).runs[0].side == "restore")
+    (found,) = coldtable.summarise([msgspec.structs.replace(restore, excluded="it was none")], level=0.9).runs
+    assert found.is_failed
+    assert found.ready_s is not None
+    assert not any(one.is_failed for one in coldtable.summarise(starts, level=0.9).runs)
 
 
 def test_no_other_checkpoint_is_made_while_it_is_measured():

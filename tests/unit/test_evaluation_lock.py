@@ -8,6 +8,7 @@ import shutil
 
 import dying
 import evaluations
+import msgspec
 import pytest
 
 from perdure import errors
@@ -171,6 +172,18 @@ def test_a_workload_that_changed_since_has_no_baseline(tmp_path):
         fix(there)
     assert keys(caught.value.lacks) == ["baseline"]
     assert "2 more do not count: of another workload" in caught.value.lacks[0].what
+
+
+@pytest.mark.parametrize(("counters", "is_late"), [("10, 99", False), ("10, 100", True), ("150", True)])
+def test_a_fault_that_would_come_when_the_work_is_done_is_refused(tmp_path, counters, is_late):
+    there = evaluations.begin(tmp_path, at_progress=f"at_progress = [{counters}]")
+    evaluations.measure_baseline(there)
+    cut = evaluations.run(there, 3, finished=False)
+    folder.append_run(there, msgspec.structs.replace(cut, events=cut.events[:-2]))
+    found = [lack for lack in lock.lacks(standing.look(there)) if lack.key == "faults.at_progress"]
+    assert bool(found) == is_late
+    if is_late:
+        assert found[0].what.endswith("when the work is done: a run of the baseline ended at 100")
 
 
 def test_figures_that_the_runs_do_not_bear_out_are_found(tmp_path):

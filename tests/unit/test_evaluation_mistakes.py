@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
+import evaluations
 import msgspec
 import pytest
 from synthetic_runs import PLAN_HASH, Script, noise, pairs, play
 
-from perdure.evaluation import canonical, measures, mistakes, paper, plan, plan_workload
+from perdure.evaluation import canonical, headline, measures, mistakes, paper, plan, plan_workload
 from perdure.evaluation.folder import Folder, RunLog
 from perdure.evaluation.standing import Standing
 from perdure.evaluation.this_machine import Signature
-from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Threshold
+from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, MeasureKind, Threshold
 
 COMMAND = ("python3", "train.py")
 FAULTS = ((30, FaultKind.KILL), (71, FaultKind.NODE_LOST))
@@ -189,20 +191,37 @@ def lost():
     return tuple(runs)
 
 
-def amended(key, *, data_existed=True):
-    amendment = paper.Amendment(
-        number=1,
+def amendment(changes, *, data_existed=True, **fields):
+    known = {"number": 1, "old_sha256": PLAN_HASH, "new_sha256": PLAN_HASH, "previous_sha256": "", "plan": {}}
+    return paper.Amendment(
+        **(known | fields),
         reason="it was too hard to reach",
-        old_sha256=PLAN_HASH,
-        new_sha256=PLAN_HASH,
-        changes=(paper.Change(key, 100, 300),),
+        changes=changes,
         signed=LOCKED,
         data_existed=data_existed,
         managed_runs=6,
-        previous_sha256="",
-        plan={},
     )
-    return stand(amendments=(amendment,))
+
+
+def amended(key, *, data_existed=True, old=100):
+    return stand(amendments=(amendment((paper.Change(key, old, 300),), data_existed=data_existed),))
+
+
+def with_pairs_planned(*numbers, data_existed=True):
+    """The clean evaluation of six pairs, under plans of so many pairs, the last of which holds."""
+    plans = [change(PLAN, site=change(PLAN.site, repetitions=number)) for number in numbers]
+    contents = [canonical.content(one) for one in plans]
+    changed = [amendment(paper.diff(*two), data_existed=data_existed) for two in itertools.pairwise(contents)]
+    return stand(plan=plans[-1], lock=change(LOCK, plan=contents[0]), amendments=tuple(changed))
+
+
+def pooled(**changes):
+    """The clean evaluation whose second half was made under a plan that was amended to `changes`."""
+    other = change(PLAN, **changes)
+    content = canonical.content(other)
+    changed = amendment(paper.diff(LOCK.plan, content), data_existed=False, new_sha256="b" * 64, plan=content)
+    runs = tuple(change(run, plan_hash="b" * 64) if run.pair >= 3 else run for run in clean())
+    return stand(runs, plan=other, amendments=(changed,))
 
 
 def with_plan(**changes):
@@ -275,6 +294,21 @@ RIGGED = {
         "amendment 1 changed success.recovery-time.at_most with 6 runs in sight: it was too hard to reach",
     ),
     "the level was changed with data in sight": ("numbers-changed", lambda: amended("site.level"), "site.level"),
+    "the managed side was changed with data in sight": ("numbers-changed", lambda: amended("arms.managed_options"), "arms.managed_options"),
+    "the faults were changed with data in sight": ("numbers-changed", lambda: amended("faults.at_progress"), "faults.at_progress"),
+    "the workload was changed with data in sight": ("numbers-changed", lambda: amended("workload.ready.kind"), "workload.ready.kind"),
+    "the window was changed with data in sight": ("numbers-changed", lambda: amended("site.window.duration_s"), "site.window.duration_s"),
+    "it went on until it passed": ("numbers-changed", lambda: with_pairs_planned(5, 6), "amendment 1 changed site.repetitions with 6 runs"),
+    "the managed options were changed half way": (
+        "two-changes",
+        lambda: pooled(arms=change(PLAN.arms, managed_options=("--every", "1m"))),
+        "the runs were made under 2 plans, which differ in arms.managed_options",
+    ),
+    "half of the runs are of a plan that is not recorded": (
+        "two-changes",
+        lambda: stand(tuple(change(run, plan_hash="b" * 64) if run.pair >= 3 else run for run in clean())),
+        "the runs were made under 2 plans, of which 1 is not recorded",
+    ),
     "a number was changed in silence": (
         "numbers-changed",
         lambda: stand(unamended=(paper.Change("success.overhead.at_most", 0.01, 0.05),)),
@@ -374,6 +408,33 @@ def test_what_never_came_back_is_said():
     assert found.evidence == "1 of 14 managed interruptions never came back: no time of recovery counts them"
 
 
+def broken_off(count=1, arms=tuple(Arm), *, until=EventKind.RESTARTED):
+    """Runs that somebody broke off, after their first event of the kind `until`, beside those of the clean evaluation."""
+    cut = []
+    for run in (run for run in clean(count=count) if run.arm in arms):
+        place = next(place for place, event in enumerate(run.events) if event.kind is until)
+        cut.append(change(run, id=f"cut-{run.id}", events=run.events[: place + 1], finished=False))
+    return (*clean(), *cut)
+
+
+def test_runs_that_were_broken_off_before_they_came_back_are_said():
+    standing = stand(broken_off(6, (Arm.MANAGED,)))
+    found = check(standing)
+    assert {code for code, each in found.items() if each.flagged} == {"excluded-runs", "survivors-only"}
+    assert found["excluded-runs"].evidence == "all 6 runs that were broken off are managed ones"
+    assert found["survivors-only"].evidence.startswith("cut-managed-0 was broken off and had not come back from its kill; ")
+    assert found["survivors-only"].evidence.endswith("and 3 more")
+    assert flagged(stand(broken_off())) == {"survivors-only"}
+    assert flagged(stand(broken_off(until=EventKind.USEFUL))) == set()
+
+
+def test_runs_that_were_broken_off_at_work_are_no_doubt_unless_all_are_of_one_side():
+    assert flagged(stand(broken_off(until=EventKind.PROGRESS))) == set()
+    assert "2 cut short with the harness" in check(stand(broken_off(until=EventKind.PROGRESS)))["excluded-runs"].evidence
+    assert flagged(stand(broken_off(1, (Arm.MANAGED,), until=EventKind.PROGRESS))) == set()
+    assert flagged(stand(broken_off(2, (Arm.UNMANAGED,), until=EventKind.PROGRESS))) == {"excluded-runs"}
+
+
 def test_managed_runs_alone_are_no_comparison():
     standing = stand(tuple(run for run in clean() if run.arm is Arm.MANAGED))
     assert {"no-baseline", "run-once", "no-interruption", "too-few-runs"} <= flagged(standing)
@@ -393,6 +454,26 @@ def test_an_amendment_of_something_else_or_before_data_is_clear():
     before = check(amended("success.overhead.at_most", data_existed=False))["numbers-changed"]
     assert not before.flagged
     assert "1 amendment" in before.evidence
+
+
+def test_fewer_pairs_than_were_ever_planned_with_data_in_sight_are_too_few():
+    standing = with_pairs_planned(20, 6)
+    found = check(standing)
+    assert {code for code, each in found.items() if each.flagged} == {"numbers-changed", "too-few-runs"}
+    assert "site.repetitions" in found["numbers-changed"].evidence
+    assert found["too-few-runs"].evidence == "6 of 20 planned pairs were run"
+    assert "too-few-runs" in flagged(with_pairs_planned(6, 20, 6))
+    assert flagged(with_pairs_planned(20, 6, data_existed=False)) == set()
+
+
+def test_what_is_asked_of_a_cold_start_may_be_added_later():
+    assert not flagged(amended("workload.ready.kind", old=msgspec.UNSET))
+    assert flagged(amended("workload.setup", old=msgspec.UNSET)) == {"numbers-changed"}
+
+
+def test_runs_of_two_plans_that_treat_them_alike_are_one_evaluation():
+    site = change(PLAN.site, queue="gpu", nodes=("node1", "node2"))
+    assert not flagged(pooled(site=site, way_out=change(PLAN.way_out, who="the speech group")))
 
 
 def test_pairs_on_two_hosts_need_a_measured_offset():
@@ -442,6 +523,15 @@ def test_a_time_limit_strikes_by_the_clock():
     runs = tuple(theirs if theirs.arm is Arm.MANAGED else ours for ours, theirs in zip(clean(faults), clean(other), strict=True))
     limits = change(PLAN.faults, kinds=(FaultKind.TIME_LIMIT, FaultKind.NODE_LOST), time_limit_s=60.0)
     assert not check(stand(runs, plan=change(PLAN, faults=limits)))["other-faults"].flagged
+
+
+def test_faults_that_do_not_compare_alone_decide_nothing():
+    killed = tuple((at, FaultKind.AGENT_KILLED) for at, _ in FAULTS)
+    runs = tuple(evaluations.with_faults_marked(run) for run in clean(killed))
+    standing = stand(runs, plan=change(PLAN, faults=change(PLAN.faults, kinds=(FaultKind.AGENT_KILLED,))))
+    found = measures.compute(runs, standing.plan)
+    assert headline.write(found, (), ()).verdict == "incomplete"
+    assert {each.kind for each in found if not each.points} == {MeasureKind.RECOVERY_TIME, MeasureKind.WORK_LOST}
 
 
 def test_long_evidence_is_counted():

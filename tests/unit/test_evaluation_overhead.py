@@ -26,13 +26,13 @@ def costs(run):
 def test_the_pace_of_both_sides():
     found = compare(Script(step_s=2.0), Script(step_s=2.1))
     assert found.value == pytest.approx(0.05)
-    assert found.parts == pytest.approx({"unmanaged_s": 198, "managed_s": 207.9, "work": 99, "unmanaged_timed": 99, "managed_timed": 99})
+    assert found.parts == pytest.approx({"unmanaged_s": 198, "managed_s": 207.9, "work": 99, "timed": 99})
 
 
 def test_checkpoints_recoveries_and_starts_are_no_part_of_it():
     found = compare(Script(faults=KILL, start_s=1), Script(step_s=2.1, faults=KILL, every=7, stopped_s=60, start_s=500, end_s=90))
     assert found.value == pytest.approx(0.05)
-    assert found.parts["managed_timed"] < found.parts["unmanaged_timed"]
+    assert found.parts["timed"] < found.parts["work"]
 
 
 def test_only_work_that_both_did_is_compared():
@@ -55,7 +55,7 @@ def test_what_is_computed_again_is_not_timed_again():
     )
     (found,) = overhead.points(course.read(play(Script())), course.read(msgspec.structs.replace(run, events=slow)))
     assert found.value == pytest.approx(0)
-    assert found.parts["managed_timed"] == 99
+    assert found.parts["timed"] == 99
 
 
 def test_a_warm_up_is_left_out():
@@ -75,6 +75,40 @@ def test_without_an_undisturbed_stretch_there_is_a_reason():
     assert "the managed run" in found.reason
     (found,) = overhead.points(course.read(play(Script(steps=1))), course.read(run))
     assert "the unmanaged run" in found.reason
+
+
+def uneven(arm=Arm.UNMANAGED, *, steps=1000, slower=0.0, saved_at_s=()):
+    """A run whose every hundredth step takes 60 times as long as the others; its checkpoints cost nothing and take 10 s."""
+    end_s, signals = 5.0, []
+    for counter in range(1, steps + 1):
+        end_s += (60.0 if counter % 100 == 0 else 1.0) * (1 + slower)
+        signals.append(Event(end_s, EventKind.PROGRESS, float(counter)))
+    saving = [
+        event
+        for at_s in saved_at_s
+        for event in (Event(at_s, EventKind.CHECKPOINT_BEGUN), Event(at_s + 10, EventKind.CHECKPOINT_DONE, None, {"stopped_s": 0.0}))
+    ]
+    ended = Event(end_s, EventKind.ENDED, None, {"completed": True})
+    return course.read(play(Script(), arm, events=(Event(0.0, EventKind.LAUNCHED), *signals, *saving, ended)))
+
+
+@pytest.mark.parametrize("slower", [0.0, 0.03])
+@pytest.mark.parametrize("first_s", [50, 110, 200, 370])
+def test_checkpoints_that_come_by_the_clock_take_no_slow_work_out_of_one_side_alone(slower, first_s):
+    # A checkpoint every so often meets a long step more often than a short one.
+    managed = uneven(Arm.MANAGED, slower=slower, saved_at_s=range(first_s, 1500, 600))
+    (found,) = overhead.points(uneven(), managed)
+    assert found.value == pytest.approx(slower, abs=1e-9)
+
+
+def test_a_range_that_never_was_undisturbed_in_both_has_a_reason():
+    run = play(Script(), Arm.MANAGED)
+    early = (Event(0.0, EventKind.CHECKPOINT_BEGUN), Event(100.0, EventKind.CHECKPOINT_DONE))
+    late = (Event(100.0, EventKind.CHECKPOINT_BEGUN), Event(run.events[-1].at_s, EventKind.CHECKPOINT_DONE))
+    one, other = (course.read(msgspec.structs.replace(run, events=(*run.events, *saving))) for saving in (early, late))
+    (found,) = overhead.points(one, other)
+    assert found.code == "no-pace"
+    assert "in both" in found.reason
 
 
 @given(st.floats(0.1, 50), st.floats(0.1, 50), st.lists(st.integers(1, 99), unique=True, max_size=3), st.integers(3, 50), st.floats(0, 100))

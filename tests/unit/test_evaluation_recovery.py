@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import evaluations
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import Script, play
 
-from perdure.evaluation import course, recovery, rto
+from perdure.evaluation import course, loss, recovery, rto
 from perdure.model.evaluation import Arm, Event, EventKind, FaultKind, Point, Unmeasured
 
 KILL = ((30, FaultKind.KILL),)
@@ -109,6 +110,24 @@ def test_a_fault_that_the_workload_survives_is_no_interruption(kind):
     assert found.code == "not-interrupted"
 
 
+@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("arm", Arm)
+def test_a_fault_that_came_when_the_work_was_done_is_no_interruption(kind, arm):
+    # It struck between the last step and the end, and the workload ended as it does undisturbed.
+    run = play(Script(), arm)
+    ended = run.events[-1]
+    late = (Event(ended.at_s - 0.2, EventKind.FAULT_INJECTED, 100.0, {"kind": kind.value}), Event(ended.at_s - 0.1, EventKind.DETECTED))
+    (found,) = points(msgspec.structs.replace(run, events=(*run.events[:-1], *late, ended)))
+    assert (found.code, found.fault) == ("not-interrupted", kind)
+
+
+def test_a_fault_after_which_a_new_life_did_the_work_in_silence_is_an_interruption():
+    run = play(Script(faults=((100, FaultKind.KILL),)))
+    struck_s = next(each.at_s for each in run.events if each.kind is EventKind.FAULT_INJECTED)
+    (found,) = points(drop(run, EventKind.USEFUL, EventKind.PROGRESS, after_s=struck_s))
+    assert found.code == "never-recovered"
+
+
 def test_a_fault_of_an_unknown_kind_is_timed_all_the_same():
     run = play(Script(faults=KILL))
     changed = tuple(
@@ -117,6 +136,19 @@ def test_a_fault_of_an_unknown_kind_is_timed_all_the_same():
     (found,) = points(msgspec.structs.replace(run, events=changed))
     assert found.fault is None
     assert found.value == pytest.approx(16)
+
+
+@pytest.mark.parametrize("arm", Arm)
+def test_a_fault_that_was_another_one_on_the_other_side_is_in_no_comparison(arm):
+    run = evaluations.with_faults_marked(play(Script(faults=((30, FaultKind.AGENT_KILLED), (71, FaultKind.KILL)), every=20), arm))
+    assert {each.index for each in points(run) if isinstance(each, Point)} == {1}
+    for found in (points(run), list(loss.points(course.read(run)))):
+        (left_out,) = (each for each in found if isinstance(each, Unmeasured))
+        assert (left_out.code, left_out.fault) == ("not-comparable", FaultKind.AGENT_KILLED)
+    # Each side's own statement of its recovery holds.
+    assert [(each.killed, each.came_back) for each in rto.statements([run])] == [(FaultKind.KILL, 1), (FaultKind.AGENT_KILLED, 1)]
+    gone = points(cut(evaluations.with_faults_marked(play(Script(faults=((30, FaultKind.AGENT_KILLED),)), arm)), EventKind.RESTARTED))
+    assert [each.code for each in gone] == ["never-recovered"]
 
 
 @given(

@@ -59,6 +59,6 @@ def coldstart(
         tables.print_cold(cold, console.out())
     if cold.same < cold.asked:
         raise errors.Findings(f"{cold.asked - cold.same} of {cold.asked} restores gave other answers than before the checkpoint")
-    failed = [one for one in cold.runs if one.ready_s is None]
+    failed = [one for one in cold.runs if one.is_failed]
     if failed:
         raise errors.PartialResult(f"{len(failed)} of {len(cold.runs)} starts failed, first {failed[0].run}: {failed[0].excluded}")

@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.evaluation import course as courses
 from perdure.evaluation.course import Course
+from perdure.evaluation.paper import Change
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.standing import Standing
 from perdure.model.evaluation import Arm, MeasureResult, Mistake, Run
@@ -17,6 +18,11 @@ _OWN_PLACE = re.compile(r"\\\{[a-z_]+\\\}")
 """As `re.escape` writes it."""
 _SHOWN = 3
 """So many findings of one kind are written out; the rest is counted."""
+
+_TREATMENT = ("arms", "faults", "workload", "site.slurm", "site.where")
+"""What of a plan is done to the runs."""
+_OF_COLD_STARTS = ("workload.ready", "workload.requests")
+"""What asks for more when it is added, and is measured by a command of its own."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +43,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """Every run of the two arms, counted or not."""
         return tuple(run for run in self.standing.log.runs if run.purpose == "arms")
 
+    @property
+    def cut(self) -> tuple[Run, ...]:
+        """The runs of the two arms that were broken off."""
+        return tuple(run for run in self.recorded if not run.finished)
+
     def side(self, arm: Arm) -> tuple[Course, ...]:
         """Return the counted runs of one arm."""
         return tuple(course for course in self.courses if course.run.arm is arm)
@@ -52,6 +63,17 @@ def gather(standing: Standing, measures: Sequence[MeasureResult]) -> Case:
     """Arrange an evaluation whose measures are computed."""
     counted = sorted((run for run in standing.log.runs if courses.counts(run)), key=lambda run: run.begun_unix_s)
     return Case(standing=standing, measures=tuple(measures), courses=tuple(courses.read(run) for run in counted))
+
+
+def is_within(key: str, tables: Sequence[str]) -> bool:
+    """Tell whether a key of the plan is one of `tables`, or lies in one of them."""
+    return any(key == table or key.startswith(f"{table}.") for table in tables)
+
+
+def changes_treatment(change: Change) -> bool:
+    """Tell whether runs before and after a change of the plan were treated differently."""
+    is_added = change.old is msgspec.UNSET and is_within(change.key, _OF_COLD_STARTS)
+    return is_within(change.key, _TREATMENT) and not is_added
 
 
 def around(command: tuple[str, ...], core: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -21,7 +21,7 @@ from perdure.evaluation.arms import Listener
 from perdure.evaluation.folder import Folder
 from perdure.evaluation.places import Places
 from perdure.evaluation.plan import Plan
-from perdure.evaluation.plan_workload import Ready
+from perdure.evaluation.plan_workload import Ready, Request
 from perdure.evaluation.ready import Answer
 from perdure.evaluation.runs import Recorder
 from perdure.evaluation.watched import Watched
@@ -164,7 +164,7 @@ class Bench:
             log=raw / OUTPUT,
         )
         try:
-            failure = self._until_ready(life, recorder, sides)
+            failure = _until_ready(life, recorder, sides, wanted=self._ready, clock=self._clock)
             if failure is None:
                 answers = ready.ask(self._plan.workload.requests)
                 if start.arm is Arm.MANAGED and start.saved is None:
@@ -230,23 +230,14 @@ class Bench:
             }
         recorder.event(Event(self._clock(), kind, None, data))
 
-    def _until_ready(self, life: Watched, recorder: Recorder, sides: _Sides) -> str | None:
-        """Wait until the probe passes, and for a restore also until the engine says that it runs; note when.
-
-        Returns why the probe never passed, or None.
-        """
-        patience_s = self._ready.timeout_s
-        if life.wait(lambda: sides.look(recorder, self._clock).is_ready, patience_s=patience_s):
-            if sides.is_restore:
-                # The engine says so only when the tree is still alive a moment later, which may be after the first answer.
-                life.wait(lambda: sides.look(recorder, self._clock).is_restored, patience_s=_VERIFIED_S)
-            return None
-        if life.is_over:
-            return f"it ended with {life.exit_status} before it was ready"
-        return f"it was not ready within {patience_s:g} s by the {self._ready.kind} probe"
-
     def _save(self, start: Start, recorder: Recorder, there: Places, answers: tuple[Answer, ...]) -> tuple[Saved | None, str | None]:
-        """Save the first life by our own command; returns the checkpoint, or why there is none."""
+        """Save the first life by our own command; returns the checkpoint, or why there is none.
+
+        One that does not answer is not saved: nothing could be compared with what it answers later.
+        """
+        silent = _unanswered(self._plan.workload.requests, answers)
+        if silent is not None:
+            return None, silent
         recorder.event(Event(self._clock(), EventKind.CHECKPOINT_BEGUN))
         done = subprocess.run(
             command_line.perdure("checkpoint", arms.WORKLOAD, "--json"),
@@ -265,6 +256,21 @@ class Bench:
         return saved, None
 
 
+def _until_ready(life: Watched, recorder: Recorder, sides: _Sides, *, wanted: Ready, clock: Callable[[], float]) -> str | None:
+    """Wait until the probe passes, and for a restore also until the engine says that it runs; note when.
+
+    Returns why the start does not count: the probe never passed, or what is ready is no restored workload; else None.
+    """
+    if life.wait(lambda: sides.look(recorder, clock).is_ready, patience_s=wanted.timeout_s):
+        # The engine says so only when the tree is still alive a moment later, which may be after the first answer.
+        if sides.is_restore and not life.wait(lambda: sides.look(recorder, clock).is_restored, patience_s=_VERIFIED_S):
+            return "it was ready, but the engine did not say that it was restored"
+        return None
+    if life.is_over:
+        return f"it ended with {life.exit_status} before it was ready"
+    return f"it was not ready within {wanted.timeout_s:g} s by the {wanted.kind} probe"
+
+
 def _remove_states(there: Folder) -> None:
     """Remove the checkpoints that first lives left, also those of a harness that was killed; nothing else stands on them."""
     for name in folder.raw_ids(there):
@@ -279,9 +285,17 @@ def _expanded(wanted: Ready, there: Places) -> Ready:
 
 
 def _compared(start: Start, answers: tuple[Answer, ...]) -> str:
-    if start.saved is None or not start.saved.answers:
+    """Say whether a restore answers as the workload did before the checkpoint; that there is no answer is never the same."""
+    if start.saved is None or not start.saved.answers or not answers:
         return "not asked"
-    return "same" if answers == start.saved.answers else "different"
+    is_answered = all(one.status for one in (*answers, *start.saved.answers))
+    return "same" if is_answered and answers == start.saved.answers else "different"
+
+
+def _unanswered(asked: Sequence[Request], answers: Sequence[Answer]) -> str | None:
+    """Say which request was not answered, None when all were."""
+    silent = next(((request, answer) for request, answer in zip(asked, answers, strict=False) if not answer.status), None)
+    return None if silent is None else f"{silent[0].url} did not answer before the checkpoint: {silent[1].error}"
 
 
 def _number(name: str) -> int:

@@ -40,6 +40,11 @@ class ColdRun(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     memory_bytes: int
 
+    @property
+    def is_failed(self) -> bool:
+        """It was never ready, or it was to be a restore and does not count as one."""
+        return self.ready_s is None or (self.side == "restore" and self.excluded is not None)
+
 
 class ColdGroup(msgspec.Struct, frozen=True, kw_only=True):
     """All counted starts of one side with one state of the cache."""

@@ -73,6 +73,11 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         """Counter of a workload that starts anew."""
         return 0.0 if self.launched is None or self.launched.value is None else self.launched.value
 
+    @property
+    def reached(self) -> float:
+        """Highest counter that was signalled, 0 without any."""
+        return max((event.value for event in self.events if event.kind is EventKind.PROGRESS and event.value is not None), default=0.0)
+
     def pace_s(self) -> float | None:
         """Return the seconds of work for one unit of the counter, over the whole run; None where no life signalled twice."""
         timed = [each for each in self.stretches if each.known]
@@ -180,8 +185,14 @@ def _interruptions(events: tuple[Event, ...]) -> Iterator[Interruption]:
             up=_up(within, restarted),
             useful=useful,
             gone_s=fault.at_s if kind in AT_ONCE or down is None else down.at_s,
-            interrupted=down is not None or kind in AT_ONCE or not (went_on or useful is not None),
+            interrupted=not _was_done(later) and (down is not None or kind in AT_ONCE or not (went_on or useful is not None)),
         )
+
+
+def _was_done(later: tuple[Event, ...]) -> bool:
+    """Tell whether the life that a fault struck did all its work: the fault came when it was done already, or did it no harm."""
+    end = next((event for event in later if event.kind in NEW_LIFE or event.kind is EventKind.ENDED), None)
+    return end is not None and end.data.get("completed") is True
 
 
 def _useful(later: tuple[Event, ...]) -> Event | None:

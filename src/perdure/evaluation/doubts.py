@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from perdure.evaluation import course as courses
 from perdure.evaluation import placeholders, realised
-from perdure.evaluation.case import Case, count, verdict
+from perdure.evaluation.case import Case, changes_treatment, count, is_within, verdict
 from perdure.evaluation.course import Course
+from perdure.evaluation.paper import Change
+from perdure.evaluation.plan import Site
 from perdure.evaluation.stretches import kind_of
 from perdure.model.evaluation import Arm, Environment, Event, EventKind, FaultKind, Mistake, Outcome
 
 _LENGTH = 0.05
 """Runs of one pair may differ in length by this share."""
+_FIXED = ("site.level", "site.repetitions", "site.window")
+"""What decides, beside the success numbers, when something is said to be shown."""
 _SHIFT = 0.05
 """A fault may strike this share of the run's counter, or two signals, away from where it was planned."""
 
@@ -31,7 +36,7 @@ def check(case: Case) -> tuple[Mistake, ...]:
 
 
 def numbers_changed(case: Case) -> Mistake:
-    """The success numbers, and the level at which they are judged, were fixed before there were data and stayed as they were."""
+    """The success numbers, the level, how many pairs and how long, and what is done to them were fixed before there were data."""
     standing, problems = case.standing, []
     begun = min((run.begun_unix_s for run in case.recorded), default=None)
     if begun is not None and standing.lock is None:
@@ -39,21 +44,21 @@ def numbers_changed(case: Case) -> Mistake:
     if begun is not None and standing.lock is not None and begun < standing.lock.signed.at_unix_s:
         problems.append("a run of an arm began before the lock")
     for each in standing.amendments:
-        keys = [change.key for change in each.changes if _is_number(change.key)]
+        keys = [change.key for change in each.changes if _is_fixed(change)]
         if keys and each.data_existed:
             problems.append(
                 f"amendment {each.number} changed {', '.join(keys)} with {count(each.managed_runs, 'run')} in sight: {each.reason}"
             )
-    problems += [f"{change.key} was changed without an amendment" for change in standing.unamended if _is_number(change.key)]
-    clear = f"fixed by the lock; {count(len(standing.amendments), 'amendment')}, none of them of a number after data"
-    return verdict("numbers-changed", "success numbers changed after data", problems, clear)
+    problems += [f"{change.key} was changed without an amendment" for change in standing.unamended if _is_fixed(change)]
+    clear = f"fixed by the lock; {count(len(standing.amendments), 'amendment')}, none of them of a number or of the treatment after data"
+    return verdict("numbers-changed", "numbers or treatment changed after data", problems, clear)
 
 
 def unequal_lengths(case: Case) -> Mistake:
     """Both runs of a pair did the same work, or ran for the same time."""
     problems = []
     for pair in case.pairs():
-        work, time_s = ([of(course) for course in pair] for of in (_reached, _lasted_s))
+        work, time_s = [course.reached for course in pair], [_lasted_s(course) for course in pair]
         if not (_alike(*work) or (_alike(*time_s) and not any(course.completed for course in pair))):
             one, other = (f"to {far:g} in {long_s:.0f} s" for far, long_s in zip(work, time_s, strict=True))
             problems.append(f"pair {pair[0].run.pair} counted {one} unmanaged and {other} managed")
@@ -91,7 +96,7 @@ def too_few_runs(case: Case) -> Mistake:
         if each.outcome is Outcome.UNDECIDED and (each.runs_needed is None or each.runs_needed > each.pairs):
             problems.append(f"{each.kind.value} is not settled by {count(each.pairs, 'pair')}: it takes {needed}")
         said.append(f"{each.kind.value} by {each.pairs} (of {needed})")
-    made, planned = len(case.pairs()), case.plan.site.repetitions
+    made, planned = len(case.pairs()), _pairs_planned(case)
     if made < planned:
         problems.append(f"{made} of {planned} planned pairs were run")
     return verdict(
@@ -116,18 +121,19 @@ def one_workload(case: Case) -> Mistake:
 
 
 def excluded_runs(case: Case) -> Mistake:
-    """Whoever leaves a run out says why, and does not leave out one side alone."""
+    """Whoever leaves a run out says why, and neither leaves out nor breaks off one side alone."""
     excluded = [run for run in case.recorded if run.excluded is not None]
     problems = [
         f"{run.id} was excluded for {run.excluded!r}"
         for run in excluded
         if run.excluded is not None and (placeholders.is_short(run.excluded) or placeholders.in_prose(run.excluded))
     ]
-    sides = {run.arm for run in excluded}
-    if len(excluded) > 1 and len(sides) == 1:
-        problems.append(f"all {len(excluded)} excluded runs are {min(sides).value} ones")
-    unfinished = sum(not run.finished for run in case.recorded)
-    clear = f"{len(excluded)} of {count(len(case.recorded), 'run')} excluded, each with its reason; {unfinished} cut short with the harness"
+    cut = case.cut
+    for runs, named in ((excluded, "excluded runs"), (cut, "runs that were broken off")):
+        sides = {run.arm for run in runs}
+        if len(runs) > 1 and len(sides) == 1:
+            problems.append(f"all {len(runs)} {named} are {min(sides).value} ones")
+    clear = f"{len(excluded)} of {count(len(case.recorded), 'run')} excluded, each with its reason; {len(cut)} cut short with the harness"
     return verdict("excluded-runs", "runs excluded without reason", problems, clear)
 
 
@@ -155,22 +161,38 @@ def other_faults(case: Case) -> Mistake:
 
 
 def survivors_only(case: Case) -> Mistake:
-    """Every interruption that was met enters the numbers: none stands for those that never came back."""
+    """Every interruption that was met enters the numbers: none stands for those that never came back, or were not waited for."""
     problems = []
     for arm in Arm:
         met = [each for course in case.side(arm) for each in course.interruptions if each.interrupted]
         lost = sum(each.useful is None for each in met)
         if lost:
             problems.append(f"{lost} of {count(len(met), arm.value + ' interruption')} never came back: no time of recovery counts them")
+    problems += [found for run in case.cut for found in _cut_while_down(courses.read(run))]
     return verdict("survivors-only", "only what came back was measured", problems, "every interruption of both arms came back")
 
 
-def _is_number(key: str) -> bool:
-    return (key.startswith("success.") and not key.endswith(".reason")) or key == "site.level"
+def _cut_while_down(course: Course) -> Iterator[str]:
+    down = next((each for each in course.interruptions if each.interrupted and each.useful is None), None)
+    if down is not None:
+        kind = "fault" if down.kind is None else down.kind.value
+        yield f"{course.run.id} was broken off and had not come back from its {kind}"
 
 
-def _reached(course: Course) -> float:
-    return max((event.value for event in course.events if event.kind is EventKind.PROGRESS and event.value is not None), default=0.0)
+def _is_fixed(change: Change) -> bool:
+    """Tell whether a change touches what the result depends on."""
+    is_number = change.key.startswith("success.") and not change.key.endswith(".reason")
+    return is_number or is_within(change.key, _FIXED) or changes_treatment(change)
+
+
+def _pairs_planned(case: Case) -> int:
+    """Return the largest number of pairs that was ever planned since there are data."""
+    planned = [case.plan.site.repetitions]
+    for each in case.standing.amendments:
+        for change in each.changes:
+            if each.data_existed and change.key == "site.repetitions":
+                planned += [side if isinstance(side, int) else Site().repetitions for side in (change.old, change.new)]
+    return max(planned)
 
 
 def _lasted_s(course: Course) -> float:
@@ -223,7 +245,7 @@ def _apart(course: Course, first: float | None, second: float | None) -> bool:
         return False
     steps = sorted(each.end - each.start for each in course.stretches)
     signal = steps[len(steps) // 2] if steps else 0.0
-    return abs(first - second) > max(2 * signal, _SHIFT * _reached(course))
+    return abs(first - second) > max(2 * signal, _SHIFT * course.reached)
 
 
 def _fault(event: Event, counter: float | None) -> str:

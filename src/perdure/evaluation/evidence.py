@@ -7,12 +7,14 @@ place on the nodes that the plan names.
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator
 
 from perdure import errors
 from perdure.evaluation import canonical
+from perdure.evaluation import course as courses
 from perdure.evaluation.completeness import Lack
 from perdure.evaluation.folder import Folder, RunLog
 from perdure.evaluation.paper import Baseline, BaselineRun
@@ -52,6 +54,7 @@ def lacks(plan: Plan, log: RunLog) -> Iterator[Lack]:
         others = "".join(f"; {count} more do not count: {why}" for why, count in refusals.items())
         yield Lack("baseline", "baseline", f"{len(counted)} of {wanted} runs were measured{others}", "perdure eval baseline measures them")
     yield from _stated(plan, counted)
+    yield from _too_late(plan, log, {run.id for run in counted})
 
 
 def summarise(folder: Folder, plan: Plan, log: RunLog) -> Baseline:
@@ -109,6 +112,16 @@ def _stated(plan: Plan, counted: tuple[BaselineRun, ...]) -> Iterator[Lack]:
             yield Lack(
                 "baseline", f"baseline.measured.{key}", f"{figure:g} is not what the runs say: {seen}", "let perdure eval baseline write it"
             )
+
+
+def _too_late(plan: Plan, log: RunLog, counted: set[str]) -> Iterator[Lack]:
+    """Yield the faults that would strike a workload that has no more to do; a run that did not do all its work says nothing of its end."""
+    whole = [course for run in log.runs if run.id in counted and (course := courses.read(run)).completed]
+    end = min((course.reached for course in whole if course.reached), default=math.inf)
+    for counter in plan.faults.at_progress:
+        if counter >= end:
+            what = f"the fault at {counter:g} would come when the work is done: a run of the baseline ended at {end:g}"
+            yield Lack("schedule", "faults.at_progress", what, "inject it earlier")
 
 
 def _is_disturbed(run: Run) -> bool:

@@ -50,6 +50,8 @@ def inject(kind: FaultKind, found: Processes, *, node: Callable[[], int], disk: 
     `node` gives the first process of the node and may raise. Raises `errors.ProcessGone` when the workload ended meanwhile, and
     `errors.Unsupported` for what cannot be done to this life.
     """
+    if _has_ended(found.main):
+        raise errors.ProcessGone(f"the workload ended before {kind.value} reached it")
     match kind:
         case FaultKind.KILL:
             done = _killed((found.main,), f"SIGKILL to process {found.main}")
@@ -70,6 +72,15 @@ def inject(kind: FaultKind, found: Processes, *, node: Callable[[], int], disk: 
                 raise errors.Unsupported("this life has no disk of its own to fill", hint="name disk-full in faults.kinds before the lock")
             done = f"{disk.fill()} bytes fill the disk at {disk.place}"
     return {"way": done} | ({"comparable": False} if kind is FaultKind.AGENT_KILLED else {})
+
+
+def _has_ended(pid: int) -> bool:
+    """Tell whether a process is over, reaped or not: the kernel takes a signal to a zombie as well."""
+    try:
+        stat = process.stat(pid)
+    except errors.ProcessGone:
+        return True
+    return stat.is_dead and stat.threads <= 1  # with more, it is the first thread alone that has ended
 
 
 def _kill_agent(found: Processes) -> str:

@@ -165,9 +165,15 @@ def find(top: int, arm: Arm) -> Processes:
 def recognise(pid: int) -> Processes:
     """Find the processes of a workload that a person names by a process: `perdure run` itself, or the workload's own first process.
 
-    Raises `errors.ProcessGone`.
+    Raises `errors.ProcessGone`, and `errors.UsageError` for a process that is no workload's: the first one, or one that we run below.
     """
+    if pid <= 1:
+        raise errors.UsageError(f"process {pid} is no workload: everything hangs on it", hint="name the workload's own first process")
     below = process.descendants(pid)
+    if os.getpid() in (pid, *below):
+        raise errors.UsageError(
+            f"this command itself runs below process {pid} and would be broken with it", hint="name the workload's own first process"
+        )
     here = _namespace(pid)
     for each in below:
         with contextlib.suppress(errors.ProcessGone):

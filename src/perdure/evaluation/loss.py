@@ -28,7 +28,7 @@ def points(course: Course) -> Iterator[Point | Unmeasured]:
     pace_s = course.pace_s()
     for each in course.interruptions:
         at_fault = course.counter_at(each.gone_s)
-        lack = recovery.unrecovered(each) or _lack(each, at_fault, pace_s)
+        lack = recovery.unrecovered(each) or recovery.incomparable(each) or _lack(each, at_fault, pace_s)
         if lack is not None:
             yield Unmeasured(run.id, run.arm, run.pair, *lack, each.kind)
         elif at_fault is not None and pace_s is not None:

@@ -5,13 +5,14 @@ Called by reports. Pure. Each check is clear or flagged, and says what it saw. `
 
 from __future__ import annotations
 
+import itertools
 import os.path
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from perdure.evaluation import case as cases
-from perdure.evaluation import doubts, evidence
+from perdure.evaluation import doubts, evidence, paper
 from perdure.evaluation.case import Case, count, verdict
 from perdure.evaluation.course import Course, Interruption
 from perdure.evaluation.standing import Standing
@@ -114,8 +115,9 @@ def run_once(case: Case) -> Mistake:
 
 
 def two_changes(case: Case) -> Mistake:
-    """The arms of a pair differ in being managed, and in nothing else: not in command, size, hardware or plan, nor in when they ran."""
+    """The arms differ in being managed and in nothing else, not in command, size, hardware or when they ran; all runs are of one plan."""
     problems = [found for pair in case.pairs() for found in _differences(*pair, case.plan.workload.command)]
+    problems += _plans(case)
     sides = [[course.run.begun_unix_s for course in case.side(arm)] for arm in Arm]
     if all(len(side) > 1 for side in sides) and (max(sides[0]) < min(sides[1]) or max(sides[1]) < min(sides[0])):
         problems.append("all runs of one arm came before all of the other: whatever changed meanwhile is in the difference")
@@ -159,6 +161,20 @@ def _differences(unmanaged: Course, managed: Course, planned: tuple[str, ...]) -
     ):
         if first != second:
             yield f"pair {one.pair} differs in {name}: {first} unmanaged, {second} managed"
+
+
+def _plans(case: Case) -> Iterator[str]:
+    """Yield what differs among the plans that the counted runs were made under."""
+    found = [*dict.fromkeys(course.run.plan_hash for course in case.courses)]
+    contents = case.standing.plan_contents()
+    unknown = sum(sha256 not in contents for sha256 in found)
+    if len(found) > 1 and unknown:
+        yield f"the runs were made under {len(found)} plans, of which {unknown} {'is' if unknown == 1 else 'are'} not recorded"
+        return
+    changes = [change for two in itertools.pairwise(found) for change in paper.diff(*(contents[sha256] for sha256 in two))]
+    keys = sorted({change.key for change in changes if cases.changes_treatment(change)})
+    if keys:
+        yield f"the runs were made under {len(found)} plans, which differ in {', '.join(keys)}"
 
 
 def _is_perdure(words: tuple[str, ...]) -> bool:

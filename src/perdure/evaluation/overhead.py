@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -12,8 +12,9 @@ from perdure.model.evaluation import Arm, Point, Unmeasured
 
 UNIT = "ratio"
 INCLUDES = (
-    "managed over unmanaged time for the same work, less one: the counters that both runs of a pair passed, each counted when it was first "
-    "passed, without the warm-up, without recoveries, and without every stretch in which a checkpoint was in progress"
+    "managed over unmanaged time for the same work, less one: the counters that were undisturbed in both runs of a pair, each counted when "
+    "it was first passed, without the warm-up and without recoveries. A counter at which a checkpoint was in progress in one run is left "
+    "out of both: checkpoints come by the clock, and meet slow work more often than quick work"
 )
 COST_UNIT = "s"
 COST_INCLUDES = "the time for which the workload stood still for one checkpoint, as the engine measured it; not part of the overhead"
@@ -21,10 +22,10 @@ _NOT_TOLD = "Perdure on that node did not tell when checkpoints were in progress
 
 
 class Steady(msgspec.Struct, frozen=True):
-    """The undisturbed work of a run within a range of its counter."""
+    """How long both runs of a pair took for the same undisturbed work."""
 
-    pace_s: float
-    """Seconds for one unit of the counter."""
+    unmanaged_s: float
+    managed_s: float
     counted: float
     """Units of the counter that were timed."""
 
@@ -32,34 +33,39 @@ class Steady(msgspec.Struct, frozen=True):
 def points(unmanaged: Course, managed: Course) -> Iterator[Point | Unmeasured]:
     """Yield the overhead of one pair (0.02 is 2 %), or the reason why it cannot be said.
 
-    Parts: ``unmanaged_s`` and ``managed_s`` for the same ``work`` (units of the counter), and the units of it that were timed on each
-    side, ``unmanaged_timed`` and ``managed_timed``.
+    Parts: ``unmanaged_s`` and ``managed_s`` for the same ``work`` (units of the counter), and the units of it that were ``timed``: those
+    that were undisturbed in both.
     """
     run = managed.run
     if not are_checkpoints_told(managed):
         yield Unmeasured(run.id, run.arm, run.pair, "not-told", _NOT_TOLD)
         return
     low, high = common_range(unmanaged, managed)
-    before, beside = steady(unmanaged, low, high), steady(managed, low, high)
-    if before is None or beside is None:
-        side = Arm.UNMANAGED if before is None else Arm.MANAGED
-        reason = f"the {side.value} run has no two signals of progress without a checkpoint, a fault or the warm-up between them"
-        yield Unmeasured(run.id, run.arm, run.pair, "no-pace", reason)
+    before, beside = (tuple(undisturbed(course, low, high)) for course in (unmanaged, managed))
+    found = together(before, beside)
+    if found is None:
+        yield Unmeasured(run.id, run.arm, run.pair, "no-pace", _no_pace(before, beside))
         return
     work = high - low
     yield Point(
         run.id,
         Arm.MANAGED,
         run.pair,
-        beside.pace_s / before.pace_s - 1,
+        found.managed_s / found.unmanaged_s - 1,
         {
-            "unmanaged_s": before.pace_s * work,
-            "managed_s": beside.pace_s * work,
+            "unmanaged_s": found.unmanaged_s / found.counted * work,
+            "managed_s": found.managed_s / found.counted * work,
             "work": work,
-            "unmanaged_timed": before.counted,
-            "managed_timed": beside.counted,
+            "timed": found.counted,
         },
     )
+
+
+def _no_pace(before: Sequence[Stretch], beside: Sequence[Stretch]) -> str:
+    if before and beside:
+        return "no part of the work passed without a checkpoint, a fault or the warm-up in both runs"
+    side = Arm.MANAGED if before else Arm.UNMANAGED
+    return f"the {side.value} run has no two signals of progress without a checkpoint, a fault or the warm-up between them"
 
 
 def costs(course: Course) -> Iterator[Point | Unmeasured]:
@@ -93,16 +99,33 @@ def common_range(first: Course, second: Course) -> tuple[float, float]:
     return max(min(bounds) for bounds in ranges), min(max(bounds) for bounds in ranges)
 
 
-def steady(course: Course, low: float, high: float) -> Steady | None:
-    """Return the pace of a run between two counters, or None where it has no undisturbed stretch there."""
-    mark, working_s, counted = low, 0.0, 0.0
+def undisturbed(course: Course, low: float, high: float) -> Iterator[Stretch]:
+    """Yield the undisturbed work of a run between two counters, each counter when it was first passed: in their order, none twice."""
+    mark = low
     for stretch in _warm(course):
         first_pass = stretch.between(mark, high)
         mark = max(mark, stretch.end)
         if first_pass is not None and not stretch.disturbed:
-            working_s += first_pass.end_s - first_pass.start_s
-            counted += first_pass.end - first_pass.start
-    return Steady(working_s / counted, counted) if counted > 0 and working_s > 0 else None
+            yield first_pass
+
+
+def together(unmanaged: Sequence[Stretch], managed: Sequence[Stretch]) -> Steady | None:
+    """Time the counters that are in both of what `undisturbed` yields, on both sides; None where there are none."""
+    one, other = 0, 0
+    unmanaged_s, managed_s, counted = 0.0, 0.0, 0.0
+    while one < len(unmanaged) and other < len(managed):
+        first, second = unmanaged[one], managed[other]
+        low, high = max(first.start, second.start), min(first.end, second.end)
+        here, there = first.between(low, high), second.between(low, high)
+        if here is not None and there is not None:
+            unmanaged_s += here.end_s - here.start_s
+            managed_s += there.end_s - there.start_s
+            counted += high - low
+        if first.end < second.end:
+            one += 1
+        else:
+            other += 1
+    return Steady(unmanaged_s, managed_s, counted) if counted > 0 and unmanaged_s > 0 else None
 
 
 def _warm(course: Course) -> Iterator[Stretch]:

@@ -74,7 +74,7 @@ def read(courses: Sequence[Course]) -> Realised:
 def _places(course: Course) -> list[float]:
     """Return where the faults struck that were drawn at a rate; a fault that stands at no counter says nothing."""
     drawn = {event.value for event in course.events if event.kind is EventKind.FAULT_PLANNED and "drawn_s" in event.data}
-    whole = max((event.value for event in course.events if event.kind is EventKind.PROGRESS and event.value is not None), default=0.0)
+    whole = course.reached
     found = []
     for each in course.interruptions:
         counter = course.counter_at(each.fault.at_s)

@@ -22,7 +22,7 @@ def points(course: Course) -> Iterator[Point | Unmeasured]:
     if not course.interruptions:
         yield Unmeasured(run.id, run.arm, run.pair, "no-fault", "no fault was injected")
     for each in course.interruptions:
-        lack = unrecovered(each)
+        lack = unrecovered(each) or incomparable(each)
         if lack is not None:
             yield Unmeasured(run.id, run.arm, run.pair, *lack, each.kind)
         elif each.useful is not None:
@@ -36,6 +36,13 @@ def unrecovered(each: Interruption) -> tuple[str, str] | None:
     if each.useful is None:
         return "never-recovered", f"the workload did not come back after the fault at {each.fault.at_s:.1f} s"
     return None
+
+
+def incomparable(each: Interruption) -> tuple[str, str] | None:
+    """Return code and reason when the fault was another one on the other side, so that what came of it enters no comparison, else None."""
+    if each.fault.data.get("comparable") is not False:
+        return None
+    return "not-comparable", f"the fault at {each.fault.at_s:.1f} s was done to something else in the other arm: the two do not compare"
 
 
 def parts(each: Interruption) -> dict[str, float]:

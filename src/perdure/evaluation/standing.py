@@ -54,6 +54,12 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         """Return the hashes of the plan as it was locked and after each amendment, in order."""
         return () if self.lock is None else (self.lock.plan_sha256, *(each.new_sha256 for each in self.amendments))
 
+    def plan_contents(self) -> dict[str, dict[str, Any]]:
+        """Return what the plan said when it was locked and after each amendment, by its hash."""
+        if self.lock is None:
+            return {}
+        return {self.lock.plan_sha256: self.lock.plan} | {each.new_sha256: each.plan for each in self.amendments}
+
 
 def look(folder: Folder) -> Standing:
     """Read how an evaluation stands, whatever it finds. Nothing is written.

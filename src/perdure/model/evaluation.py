@@ -190,7 +190,8 @@ class Unmeasured(msgspec.Struct, frozen=True):
     arm: Arm
     pair: int
     code: str
-    """``excluded unfinished no-fault not-interrupted never-recovered no-progress no-pace no-end no-partner no-stop`` and the like."""
+    """``excluded unfinished no-fault not-interrupted never-recovered not-comparable no-progress no-pace no-end no-partner no-stop`` and
+    the like."""
     reason: str
     fault: FaultKind | None = None
 
