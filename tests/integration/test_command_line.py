@@ -74,6 +74,15 @@ def test_errors_are_one_line_and_have_a_code(perdure, arguments, status, code):
     assert json.loads(told.stderr)["error"]["code"] == code
 
 
+def test_options_behind_a_program_are_the_programs(perdure, tmp_path):
+    assert perdure("eval", "init", "--dir", "trial", "python", "train.py", "--dir", "other", "--json").returncode == 0
+    assert 'command = ["python", "train.py", "--dir", "other", "--json"]' in (tmp_path / "trial" / "evaluation.toml").read_text()
+    done = perdure("eval", "init", "--dir", "trial", "python", "--json")
+    assert done.stderr.startswith("perdure: ")
+    told = perdure("eval", "init", "--dir", "trial", "--json", "--", "python", "--help")
+    assert "is there already" in json.loads(told.stderr)["error"]["message"]
+
+
 def test_every_error_class_has_a_code_of_its_own_and_stands_in_the_tree():
     classes = [errors.PerdureError]
     for one in classes:

@@ -18,7 +18,7 @@ import cyclopts
 from perdure import errors
 from perdure._version import __version__
 from perdure.base import files
-from perdure.cli import console
+from perdure.cli import console, programs
 
 _EPILOGUE = """Examples:
 
@@ -155,9 +155,12 @@ def _resolve(target: str) -> Callable[..., Any]:
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit status."""
-    as_json = "--json" in (argv[: argv.index("--")] if "--" in argv else argv)  # behind -- stands somebody else's command
+    as_json = False
     try:
-        status = build(summaries=len(argv) <= 2 and argv[-1] in ("--help", "-h", *GROUPS))(argv)
+        tree = build(summaries=len(argv) <= 2 and argv[-1] in ("--help", "-h", *GROUPS))
+        ours, programs_own = programs.set_apart(tree, argv)
+        as_json = "--json" in ours
+        status = tree([*ours, *programs_own])
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _interrupted()
