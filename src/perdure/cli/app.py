@@ -248,8 +248,7 @@ def _report(error: errors.PerdureError, *, as_json: bool) -> None:
         told["retryable"] = error.retryable
         if isinstance(error, errors.CheckpointRefused | errors.RestoreRefused) and error.findings:
             told["findings"] = error.findings
-        document = {"error": told}
-        sys.stderr.write(msgspec.json.encode(document).decode() + "\n")
+        console.write_json(sys.stderr, msgspec.json.encode({"error": told}))
         return
     text = f"perdure: {console.printable(str(error))}"
     console.err().print(f"{text} ({console.printable(error.hint)})" if error.hint else text)

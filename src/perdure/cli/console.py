@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 from cyclopts import Parameter
@@ -76,7 +78,17 @@ def print_json(result: Any) -> None:
         encoded = msgspec.json.encode(result)
     except UnicodeEncodeError:
         encoded = msgspec.json.encode(_as_text(msgspec.to_builtins(result, str_keys=True)))
-    sys.stdout.write(msgspec.json.format(encoded, indent=2).decode("utf-8") + "\n")
+    write_json(sys.stdout, msgspec.json.format(encoded, indent=2))
+
+
+def write_json(stream: TextIO, document: bytes) -> None:
+    """Write `document` as a line, or lines. What `stream` cannot encode is escaped as JSON has it, and so the same when it is read."""
+    text = document.decode("utf-8") + "\n"
+    try:
+        text.encode(stream.encoding)
+    except UnicodeEncodeError:
+        text = re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], text)
+    stream.write(text)
 
 
 def _as_text(value: Any) -> Any:

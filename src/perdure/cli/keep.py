@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from perdure import errors
-from perdure.base import settings, units
+from perdure.base import files, settings, units
 from perdure.cli import console
 from perdure.model.checkpoint import check_name
 from perdure.store.backends import concerns
@@ -43,10 +43,10 @@ def store(
     if url is None:
         url = str(found.state / "store")
     if "://" not in url:
-        url = os.path.abspath(os.path.expanduser(url))
+        url = files.kept_path(url)
     return place.Place(
         url=url,
-        key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
+        key_file=files.kept_path(key_file) if key_file else None,
         cache=str(found.cache),
         threads=console.threads(values) or min(_SAVER_THREADS, os.cpu_count() or 1),
         lease_ttl_s=quantities.lease_ttl_s(values["lease-ttl"].value),

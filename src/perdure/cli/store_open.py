@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import Parameter
 
 from perdure import errors
-from perdure.base import settings
+from perdure.base import files, settings
 from perdure.cli import console
 from perdure.model.checkpoint import NAME, CheckpointId, Manifest
 from perdure.store.owners import Owner
@@ -47,8 +47,8 @@ def locate(values: dict[str, settings.Value]) -> place.Place:
     url = values["store"].value or str(found.state / "store")
     key_file = values["key-file"].value
     return place.Place(
-        url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),
-        key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
+        url=url if "://" in url else files.kept_path(url),
+        key_file=files.kept_path(key_file) if key_file else None,
         cache=str(found.cache),
         threads=console.threads(values) or os.cpu_count() or 1,
     )

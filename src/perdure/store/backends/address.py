@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure import errors
+from perdure.base import text
 from perdure.store.backends import contract
 from perdure.store.backends.contract import Backend
 from perdure.store.backends.local import LocalBackend
@@ -33,6 +34,8 @@ def open_backend(url: str, *, options: Mapping[str, str] | None = None, environm
     `options` (``endpoint``, ``region``) win over those in the address, and they over `environment`. Raises `errors.UsageError`, which
     shows no more of the address than its scheme.
     """
+    if text.visible(url) != url:
+        raise errors.UsageError("the store's address is not UTF-8", hint=_FORMS)
     scheme, separator, rest = url.partition("://")
     if not separator:
         return _directory(url)
