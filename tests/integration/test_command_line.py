@@ -119,6 +119,19 @@ def _on_terminal(command, environment):
     return read.decode()
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "2", "5"])
+@pytest.mark.parametrize("arguments", ["run --help", "history --help", "interval --help", "config show"])
+def test_the_narrowest_terminal_is_written_to(perdure, columns, arguments):
+    done = perdure(*arguments.split(), env={"COLUMNS": columns})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_tables_are_drawn_in_the_narrowest_terminal():
+    command = ["sh", "-c", 'stty cols 1 && exec "$@"', "sh", sys.executable, "-m", "perdure", "config", "show"]
+    assert _on_terminal(command, {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"})
+
+
 def test_a_reader_that_goes_away_is_no_error(perdure):
     command = f"{sys.executable} -m perdure history simulate --help | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TextIO
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from perdure.base import settings, text
 
@@ -50,8 +50,23 @@ threads = settings.threads
 """The setting `threads` as a number."""
 
 
+_LEAST_WIDTH = 20
+"""Columns. In fewer, help and tables are not drawn at all, or never come to their end; the terminal itself may break the lines."""
+_USUAL_WIDTH = 80
+
+
 class Stream(Console):
     """rich's console, whose own answer to a reader that went away is exit status 1; ours is in `perdure.__main__`."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines to draw in, whatever the terminal or COLUMNS says; 0 columns are none that are known."""
+        width, height = super().size
+        return ConsoleDimensions(max(width or _USUAL_WIDTH, _LEAST_WIDTH), height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
 
     def on_broken_pipe(self) -> None:
         """Let the broken pipe reach the top."""
