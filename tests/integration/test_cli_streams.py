@@ -82,9 +82,7 @@ NO_TEXT = os.fsdecode(b"caf\xe9")
         ("check", NO_TEXT),
         ("store", "ls", "--store", f"./{NO_TEXT}"),
         ("store", "ls", "--store", f"file:///{NO_TEXT}"),
-        ("store", "ls", "--key-file", NO_TEXT),
         ("run", "--store", NO_TEXT, "--", "true"),
-        ("run", "--key-file", NO_TEXT, "--", "true"),
     ],
     ids=lambda words: " ".join(words).encode("ascii", "replace").decode(),
 )

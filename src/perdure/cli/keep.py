@@ -46,7 +46,7 @@ def store(
         url = files.kept_path(url)
     return place.Place(
         url=url,
-        key_file=files.kept_path(key_file) if key_file else None,
+        key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
         cache=str(found.cache),
         threads=console.threads(values) or min(_SAVER_THREADS, os.cpu_count() or 1),
         lease_ttl_s=quantities.lease_ttl_s(values["lease-ttl"].value),

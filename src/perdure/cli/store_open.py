@@ -48,7 +48,7 @@ def locate(values: dict[str, settings.Value]) -> place.Place:
     key_file = values["key-file"].value
     return place.Place(
         url=url if "://" in url else files.kept_path(url),
-        key_file=files.kept_path(key_file) if key_file else None,
+        key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
         cache=str(found.cache),
         threads=console.threads(values) or os.cpu_count() or 1,
     )
