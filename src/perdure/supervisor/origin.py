@@ -83,7 +83,7 @@ class Origin:
                 if wanted.must_resume:
                     raise errors.WorkloadMissing(
                         f"{self._name} {known.state.value} before ({known.reason}), and has no newer checkpoint to go on from",
-                        hint=f"go on from one of before: perdure restore {self._name} --from ID (perdure store ls {self._name} lists them); "
+                        hint=f"go on from one of before: perdure restore {self._name} --from ID (see perdure store ls); "
                         f"or start it over: perdure run --fresh --name {self._name} -- COMMAND",
                     )
                 self._voice.say(f"{self._name} {known.state.value} before ({known.reason}): starting it anew")
