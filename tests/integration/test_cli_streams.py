@@ -93,6 +93,13 @@ def test_a_name_that_is_no_text_is_refused(environment, arguments, tmp_path):
     assert re.search("is not UTF-8|cannot be a workload's name", done.stderr.splitlines()[-1])
 
 
+@pytest.mark.parametrize("command", [("store", "ls"), ("run",)], ids=" ".join)
+def test_an_address_that_lacks_a_slash_is_no_folder(environment, tmp_path, command):
+    done = shell("", *command, "--store", "s3:/bucket", "--", *(["true"] if command == ("run",) else []), env=environment, cwd=tmp_path)
+    assert (done.returncode, "two slashes" in done.stderr) == (errors.UsageError.exit_status, True)
+    assert not (tmp_path / "s3:").exists()
+
+
 def test_folders_that_are_no_text_are_refused(environment):
     done = shell("", "ps", env=environment | {"PERDURE_STATE": f"/tmp/{NO_TEXT}"})
     assert (done.returncode, "is not UTF-8" in done.stderr) == (errors.UsageError.exit_status, True)
