@@ -16,8 +16,8 @@ _HELP = ("--help", "-h", "help")
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line with `arguments` (default: the process's own) and return its exit status."""
     argv = sys.argv[1:] if arguments is None else arguments
-    _open_standard_streams()
     try:
+        _open_standard_streams()
         if not argv or (len(argv) == 1 and argv[0] in _HELP):
             with open(os.path.join(os.path.dirname(__file__), "cli", "help.txt"), encoding="utf-8") as handle:
                 text = handle.read()
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         _give_up_stdout()
         return 128 + 13
     except KeyboardInterrupt:
-        # While modules are imported; `app.run` sees to it afterwards.
+        # While modules are imported, and when it comes once more while `app.run` tells of the first.
         sys.stderr.write("perdure: interrupted\n")
         return 128 + 2
     except OSError as error:

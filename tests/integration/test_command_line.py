@@ -203,3 +203,17 @@ def test_a_bug_of_ours_is_named_as_one(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "test_broken", module)
     assert app.run(["broken"]) == 1
     assert "PERDURE_DEBUG=1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["cyclopts", "rich.console", "perdure.cli.console", "perdure.cli.ps", "sqlite3", "msgspec"])
+def test_an_interrupt_while_modules_are_imported_ends_with_130(perdure, tmp_path, module):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+    done = perdure("ps", env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})
+    assert (done.returncode, done.stderr) == (130, "perdure: interrupted\n")
