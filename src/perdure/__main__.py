@@ -6,6 +6,7 @@ libraries: shells and people ask for them often, and the answer is the same ever
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -15,13 +16,16 @@ _HELP = ("--help", "-h", "help")
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line with `arguments` (default: the process's own) and return its exit status."""
     argv = sys.argv[1:] if arguments is None else arguments
-    _open_standard_streams()
     try:
+        _open_standard_streams()
         if not argv or (len(argv) == 1 and argv[0] in _HELP):
             with open(os.path.join(os.path.dirname(__file__), "cli", "help.txt"), encoding="utf-8") as handle:
-                sys.stdout.write(handle.read())
-            sys.stdout.flush()
-            return 0
+                text = handle.read()
+            if _takes(text):
+                sys.stdout.write(text)
+                sys.stdout.flush()
+                return 0
+            argv = ["--help"]  # drawn with what there is
         if argv == ["--version"]:
             from perdure._version import __version__
 
@@ -41,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         _give_up_stdout()
         return 128 + 13
     except KeyboardInterrupt:
-        # While modules are imported; `app.run` sees to it afterwards.
+        # While modules are imported, and when it comes once more while `app.run` tells of the first.
         sys.stderr.write("perdure: interrupted\n")
         return 128 + 2
     except OSError as error:
@@ -52,9 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """See to it that descriptors 0 to 2 are open, as /dev/null where whoever started us closed them.
+    """See to it that descriptors 0 to 2 are open, as /dev/null where whoever started us closed them, and take all text.
 
-    The next files to be opened would come to stand there, and be written to as if they were our output.
+    The next files to be opened would come to stand there, and be written to as if they were our output. Of a character that the
+    terminal's encoding lacks its code is shown.
     """
     for number in range(3):
         try:
@@ -65,6 +70,18 @@ def _open_standard_streams() -> None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _takes(text: str) -> bool:
+    """Tell whether stdout's encoding has all characters of `text`."""
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _give_up_stdout() -> None:

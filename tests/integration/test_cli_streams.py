@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -48,6 +49,60 @@ def test_a_full_disk_below_stdout_is_told(environment, arguments):
 def test_closed_streams_are_nowhere(environment, arguments, streams):
     done = shell(streams, *arguments, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+"""Both streams take ASCII alone, and names beyond it arrive as bytes."""
+
+
+@pytest.mark.parametrize("arguments", [(), *EACH, ("interval", "--help"), ("history", "--help")], ids=" ".join)
+@pytest.mark.parametrize("more", [{}, {"PYTHONIOENCODING": "ascii"}], ids=str)
+def test_a_terminal_without_our_characters_is_shown_others(environment, arguments, more):
+    done = shell("", *arguments, env=environment | ASCII | more)
+    assert (done.returncode, done.stderr) == (0, "")
+    if arguments == (*DECIDE, "--json"):
+        environment["LC_ALL"] = "C.UTF-8"
+        assert json.loads(done.stdout) == json.loads(shell("", *arguments, env=environment).stdout)
+
+
+def test_json_of_an_error_is_json_in_any_encoding(environment):
+    done = shell("", "advise", "é→😀", "--json", env=environment | {"PYTHONIOENCODING": "ascii"})
+    assert done.stderr.isascii()
+    assert json.loads(done.stderr)["error"]["message"] == "é→😀: no such file"
+
+
+NO_TEXT = os.fsdecode(b"caf\xe9")
+"""Not UTF-8: a name that no record can hold."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ps", NO_TEXT),
+        ("check", NO_TEXT),
+        ("store", "ls", "--store", f"./{NO_TEXT}"),
+        ("store", "ls", "--store", f"file:///{NO_TEXT}"),
+        ("run", "--store", NO_TEXT, "--", "true"),
+    ],
+    ids=lambda words: " ".join(words).encode("ascii", "replace").decode(),
+)
+def test_a_name_that_is_no_text_is_refused(environment, arguments, tmp_path):
+    (tmp_path / NO_TEXT).write_bytes(os.urandom(32))
+    done = shell("", *arguments, env=environment, cwd=tmp_path)
+    assert done.returncode == errors.UsageError.exit_status, done.stderr
+    assert re.search("is not UTF-8|cannot be a workload's name", done.stderr.splitlines()[-1])
+
+
+@pytest.mark.parametrize("command", [("store", "ls"), ("run",)], ids=" ".join)
+def test_an_address_that_lacks_a_slash_is_no_folder(environment, tmp_path, command):
+    done = shell("", *command, "--store", "s3:/bucket", "--", *(["true"] if command == ("run",) else []), env=environment, cwd=tmp_path)
+    assert (done.returncode, "two slashes" in done.stderr) == (errors.UsageError.exit_status, True)
+    assert not (tmp_path / "s3:").exists()
+
+
+def test_folders_that_are_no_text_are_refused(environment):
+    done = shell("", "ps", env=environment | {"PERDURE_STATE": f"/tmp/{NO_TEXT}"})
+    assert (done.returncode, "is not UTF-8" in done.stderr) == (errors.UsageError.exit_status, True)
 
 
 @pytest.mark.criu

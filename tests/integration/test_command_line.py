@@ -74,6 +74,15 @@ def test_errors_are_one_line_and_have_a_code(perdure, arguments, status, code):
     assert json.loads(told.stderr)["error"]["code"] == code
 
 
+def test_options_behind_a_program_are_the_programs(perdure, tmp_path):
+    assert perdure("eval", "init", "--dir", "trial", "python", "train.py", "--dir", "other", "--json").returncode == 0
+    assert 'command = ["python", "train.py", "--dir", "other", "--json"]' in (tmp_path / "trial" / "evaluation.toml").read_text()
+    done = perdure("eval", "init", "--dir", "trial", "python", "--json")
+    assert done.stderr.startswith("perdure: ")
+    told = perdure("eval", "init", "--dir", "trial", "--json", "--", "python", "--help")
+    assert "is there already" in json.loads(told.stderr)["error"]["message"]
+
+
 def test_every_error_class_has_a_code_of_its_own_and_stands_in_the_tree():
     classes = [errors.PerdureError]
     for one in classes:
@@ -108,6 +117,19 @@ def _on_terminal(command, environment):
     os.close(leader)
     assert process.wait() == 0
     return read.decode()
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "2", "5"])
+@pytest.mark.parametrize("arguments", ["run --help", "history --help", "interval --help", "config show"])
+def test_the_narrowest_terminal_is_written_to(perdure, columns, arguments):
+    done = perdure(*arguments.split(), env={"COLUMNS": columns})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_tables_are_drawn_in_the_narrowest_terminal():
+    command = ["sh", "-c", 'stty cols 1 && exec "$@"', "sh", sys.executable, "-m", "perdure", "config", "show"]
+    assert _on_terminal(command, {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"})
 
 
 def test_a_reader_that_goes_away_is_no_error(perdure):
@@ -181,3 +203,17 @@ def test_a_bug_of_ours_is_named_as_one(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "test_broken", module)
     assert app.run(["broken"]) == 1
     assert "PERDURE_DEBUG=1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["cyclopts", "rich.console", "perdure.cli.console", "perdure.cli.ps", "sqlite3", "msgspec"])
+def test_an_interrupt_while_modules_are_imported_ends_with_130(perdure, tmp_path, module):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+    done = perdure("ps", env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})
+    assert (done.returncode, done.stderr) == (130, "perdure: interrupted\n")

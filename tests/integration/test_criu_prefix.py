@@ -52,6 +52,12 @@ def test_a_mirror_that_does_not_answer_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked_for(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.OutputError, match="cannot write"):
+        _bring(tmp_path / "file" / "criu", "http://127.0.0.1:9/debian")
+
+
 @pytest.mark.parametrize("mirror", ["http://host/debian forky main\ndeb http://evil/", "[trusted=yes] http://host/debian", "host"])
 def test_what_is_no_address_is_no_mirror(tmp_path, mirror):
     with pytest.raises(errors.UsageError):

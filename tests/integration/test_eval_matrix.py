@@ -10,6 +10,7 @@ from pathlib import Path
 import evaluations
 import pytest
 
+from perdure import errors
 from perdure.evaluation import folder, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +55,13 @@ def test_the_shipped_recipes_work(perdure, tmp_path):
         assert one["logical_bytes"] > 0
         assert one["restore_s"] > 0
         assert one["checkpoint"].startswith("w@1.")
+
+
+def test_where_nothing_can_be_saved_no_recipe_is_blamed(perdure, tmp_path):
+    done = perdure("eval", "matrix", ROOT / "docs" / "examples" / "matrix", env={"PERDURE_CRIU": "/bin/false", "TMPDIR": str(tmp_path)})
+    assert done.returncode == errors.EnvironmentUnfit.exit_status, done.stderr
+    assert "no CRIU works here" in done.stderr
+    assert (done.stdout, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_what_is_refused_what_fails_and_what_is_not_run(perdure, tmp_path):

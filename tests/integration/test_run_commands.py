@@ -14,6 +14,7 @@ import time
 import pytest
 from supervised import LIMIT_S, Site, descendants, is_zombie, lines, wait_for
 
+from perdure import errors
 from perdure.model import rates
 from perdure.model.rates import Rates
 from perdure.supervisor import control, messages
@@ -33,6 +34,18 @@ def detached(site: Site, *command: str, name: str = "a", every: str = "never") -
     done = site.run("run", "--name", name, "--every", every, "-d", *command)
     assert done.returncode == 0, done.stderr.decode()
     assert f"{name} runs in the background".encode() in done.stderr
+
+
+@pytest.mark.parametrize(("command", "how"), [("true", b"completed"), ("false", b"failed")])
+def test_what_has_ended_is_not_restored_without_a_checkpoint_named(site, command, how):
+    site.run("run", "--name", "a", "--every", "never", "--", command)
+    done = site.run("restore", "a")
+    assert done.returncode == errors.WorkloadMissing.exit_status
+    (told,) = done.stderr.splitlines()
+    assert b"a " + how + b" before" in told
+    assert b"restore a --from ID" in told
+    assert b"run --fresh --name a" in told
+    assert b"anew" not in told
 
 
 def test_checkpoint_by_hand_says_what_it_cost_and_ps_tells_exactly_what_is_promised(site):

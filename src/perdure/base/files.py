@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perdure import errors
+from perdure.base import text
 
 PUBLIC_MODE = 0o644
 PRIVATE_MODE = 0o600  # accounting data names people and paths: readable by its owner alone
@@ -58,6 +59,16 @@ def refuse_same(output: str | os.PathLike[str] | None, *inputs: str | os.PathLik
         with contextlib.suppress(OSError):
             if output is not None and each is not None and os.path.samefile(each, output):
                 raise errors.UsageError(f"{output} is what this reads, and would be lost", hint="write to another file")
+
+
+def kept_path(path: str) -> str:
+    """Return the absolute path of `path`, ``~`` expanded, for records that name it. Raises `errors.UsageError` when it is not UTF-8."""
+    absolute = os.path.abspath(os.path.expanduser(path))
+    if text.visible(absolute) != absolute:
+        raise errors.UsageError(
+            f"{absolute!r} is not UTF-8: no record of ours can hold it", hint="rename the folder, or name another place"
+        )
+    return absolute
 
 
 def give_up_unwritable_stdout() -> None:

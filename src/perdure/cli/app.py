@@ -18,7 +18,7 @@ import cyclopts
 from perdure import errors
 from perdure._version import __version__
 from perdure.base import files
-from perdure.cli import console
+from perdure.cli import console, programs
 
 _EPILOGUE = """Examples:
 
@@ -155,9 +155,12 @@ def _resolve(target: str) -> Callable[..., Any]:
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit status."""
-    as_json = "--json" in (argv[: argv.index("--")] if "--" in argv else argv)  # behind -- stands somebody else's command
+    as_json = False
     try:
-        status = build(summaries=len(argv) <= 2 and argv[-1] in ("--help", "-h", *GROUPS))(argv)
+        tree = build(summaries=len(argv) <= 2 and argv[-1] in ("--help", "-h", *GROUPS))
+        ours, programs_own = programs.set_apart(tree, argv)
+        as_json = "--json" in ours
+        status = tree([*ours, *programs_own])
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _interrupted()
@@ -245,8 +248,7 @@ def _report(error: errors.PerdureError, *, as_json: bool) -> None:
         told["retryable"] = error.retryable
         if isinstance(error, errors.CheckpointRefused | errors.RestoreRefused) and error.findings:
             told["findings"] = error.findings
-        document = {"error": told}
-        sys.stderr.write(msgspec.json.encode(document).decode() + "\n")
+        console.write_json(sys.stderr, msgspec.json.encode({"error": told}))
         return
     text = f"perdure: {console.printable(str(error))}"
     console.err().print(f"{text} ({console.printable(error.hint)})" if error.hint else text)

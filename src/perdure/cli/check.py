@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from perdure import errors
 from perdure.cli import agent_check, agent_side, console, findings
+from perdure.model.checkpoint import check_name
 
 if TYPE_CHECKING:
     from perdure.base import settings
@@ -55,6 +56,8 @@ def check(
     """
     if (target is None) == (restore is None):
         raise errors.UsageError("name one thing to check", hint="perdure check NAME, perdure check PID, or perdure check --restore ID")
+    if target is not None and not _is_process(target):
+        check_name(target)
     values = console.load_settings(common, store=store, key_file=None if key_file is None else str(key_file), cpu_check=cpu_check)
     agent = agent_side.find(values)
     if agent is not None:
@@ -64,6 +67,10 @@ def check(
         _check_restore(common, values, restore)
     else:
         _check_save(common, values, str(target), outputs=outputs, tcp=tcp)
+
+
+def _is_process(target: str) -> bool:
+    return target.isascii() and target.isdigit()
 
 
 def _check_save(
@@ -99,7 +106,7 @@ def _process(
         outputs=tuple(os.path.abspath(path) for path in outputs),
         tcp=tcp,
     )
-    if target.isascii() and target.isdigit():
+    if _is_process(target):
         return int(target), plan
     if not places.database.exists():
         raise errors.WorkloadMissing(f"there is no workload {target!r} on this machine", hint="perdure ps lists them")

@@ -92,7 +92,7 @@ class _Watching:
 
     def see(self, event: Event) -> None:
         if self._common.json:
-            sys.stderr.write(msgspec.json.encode(event).decode() + "\n")
+            console.write_json(sys.stderr, msgspec.json.encode(event))
             sys.stderr.flush()
         elif self._shown:
             sys.stderr.write(f"\r\x1b[K{self._readout.of(event, time.monotonic())}")

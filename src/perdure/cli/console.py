@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from perdure.base import settings, text
 
@@ -48,8 +50,23 @@ threads = settings.threads
 """The setting `threads` as a number."""
 
 
+_LEAST_WIDTH = 20
+"""Columns. In fewer, help and tables are not drawn at all, or never come to their end; the terminal itself may break the lines."""
+_USUAL_WIDTH = 80
+
+
 class Stream(Console):
     """rich's console, whose own answer to a reader that went away is exit status 1; ours is in `perdure.__main__`."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines to draw in, whatever the terminal or COLUMNS says; 0 columns are none that are known."""
+        width, height = super().size
+        return ConsoleDimensions(max(width or _USUAL_WIDTH, _LEAST_WIDTH), height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
 
     def on_broken_pipe(self) -> None:
         """Let the broken pipe reach the top."""
@@ -76,7 +93,17 @@ def print_json(result: Any) -> None:
         encoded = msgspec.json.encode(result)
     except UnicodeEncodeError:
         encoded = msgspec.json.encode(_as_text(msgspec.to_builtins(result, str_keys=True)))
-    sys.stdout.write(msgspec.json.format(encoded, indent=2).decode("utf-8") + "\n")
+    write_json(sys.stdout, msgspec.json.format(encoded, indent=2))
+
+
+def write_json(stream: TextIO, document: bytes) -> None:
+    """Write `document` as a line, or lines. What `stream` cannot encode is escaped as JSON has it, and so the same when it is read."""
+    text = document.decode("utf-8") + "\n"
+    try:
+        text.encode(stream.encoding)
+    except UnicodeEncodeError:
+        text = re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], text)
+    stream.write(text)
 
 
 def _as_text(value: Any) -> Any:

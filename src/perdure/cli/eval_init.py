@@ -18,7 +18,7 @@ from perdure.model.evaluation import FaultKind
 
 
 def init(
-    *command: Annotated[str, Parameter(help="The workload's command, as its owners run it; after --.")],
+    *command: Annotated[str, Parameter(help="The workload's command, as its owners run it; after the options.")],
     name: Annotated[str | None, Parameter(help="What the evaluation is called. Default: the folder's name.")] = None,
     owner: Annotated[str | None, Parameter(help="Who runs the workload in earnest: a person or a group.")] = None,
     made_for_evaluation: Annotated[bool | None, Parameter(help="Nobody ran it before this evaluation, or somebody did.")] = None,

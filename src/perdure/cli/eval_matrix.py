@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from perdure import errors
-from perdure.cli import console, eval_places
+from perdure.cli import agent_side, console, eval_places
 
 if TYPE_CHECKING:
     from perdure.evaluation.outcome import RecipeOutcome
@@ -35,7 +35,7 @@ def matrix(
     Each recipe names a command, when to save it, and what must come out the same. It works, it is refused beforehand with a code and goes
     on unharmed, or it fails. In the folder of an evaluation each is recorded as a run, and the report shows them.
 
-    Ends with status 4 when one failed.
+    Ends with status 4 when one failed, with 20 where nothing can be saved.
 
     For example:
 
@@ -49,6 +49,7 @@ def matrix(
     if unknown:
         raise errors.UsageError(f"there is no recipe {min(unknown)!r} in {recipes}", hint="--only takes the name in the recipe")
     chosen = [one for one in found if not only or one.recipe.name in only]
+    _require_fit(common)
     place = Path(tempfile.mkdtemp(prefix="perdure-matrix-", dir=work))
     outcomes = _all(chosen, place, dir_, common)
     failed = [one for one in outcomes if one.result == "failed"]
@@ -60,6 +61,18 @@ def matrix(
         tables.print_matrix(outcomes, console.out())
     if failed:
         raise errors.Findings(f"{len(failed)} of {len(outcomes)} failed: {', '.join(one.recipe for one in failed)}", hint=f"see {place}")
+
+
+def _require_fit(common: console.Common) -> None:
+    """Raise `errors.EnvironmentUnfit` where nothing can be saved, which says nothing of any recipe."""
+    from perdure.checkpoint.criu import locate
+
+    values = console.load_settings(common)
+    if agent_side.find(values) is None:
+        try:
+            locate.find(locate.places(values, os.environ))
+        except errors.EnvironmentUnfit as error:
+            raise agent_side.without(error, values) from error
 
 
 def _all(chosen: list[Found], place: Path, dir_: Path, common: console.Common) -> list[RecipeOutcome]:

@@ -15,7 +15,7 @@ from perdure import errors
 from perdure.base import settings, units
 from perdure.cli import console
 from perdure.model.checkpoint import check_name
-from perdure.store.backends import concerns
+from perdure.store.backends import address, concerns
 from perdure.supervisor import folders, place, quantities, state
 from perdure.supervisor.record import Workload
 from perdure.supervisor.voice import Voice
@@ -42,10 +42,8 @@ def store(
     key_file = values["key-file"].value or known_key
     if url is None:
         url = str(found.state / "store")
-    if "://" not in url:
-        url = os.path.abspath(os.path.expanduser(url))
     return place.Place(
-        url=url,
+        url=address.located(url),
         key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
         cache=str(found.cache),
         threads=console.threads(values) or min(_SAVER_THREADS, os.cpu_count() or 1),

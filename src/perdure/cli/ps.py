@@ -13,6 +13,7 @@ from perdure import errors
 from perdure.agent import asked
 from perdure.base import settings, units
 from perdure.cli import agent_side, console, keep
+from perdure.model.checkpoint import check_name
 from perdure.supervisor import listing, state
 from perdure.supervisor.listing import Listed
 
@@ -31,6 +32,8 @@ def ps(
 
       perdure ps --json
     """
+    for name in names:
+        check_name(name)
     values = console.load_settings(common)
     agent = agent_side.find(values, user)
     found = _look(common, values, names) if agent is None else _ask(common, agent, names)

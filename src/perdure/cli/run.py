@@ -14,7 +14,7 @@ from perdure.model.checkpoint import check_name
 
 
 def run(
-    *command: Annotated[str, Parameter(help="Command and its arguments; after --.")],
+    *command: Annotated[str, Parameter(help="Command and its arguments, after the options; -- may stand before it.")],
     name: Annotated[str | None, Parameter(help="Name of the workload. Default: made from the command and the working directory.")] = None,
     every: Annotated[str, Parameter(help="Time between two checkpoints: auto, never, or such as 10m.")] = "auto",
     mttf: Annotated[str | None, Parameter(help="Mean time to failure for --every auto, such as 3d. Default: what --rates says.")] = None,

@@ -17,6 +17,7 @@ from perdure import errors
 from perdure.base import settings
 from perdure.cli import console
 from perdure.model.checkpoint import NAME, CheckpointId, Manifest
+from perdure.store.backends import address
 from perdure.store.owners import Owner
 from perdure.store.repository import Repository
 from perdure.supervisor import folders, place
@@ -47,7 +48,7 @@ def locate(values: dict[str, settings.Value]) -> place.Place:
     url = values["store"].value or str(found.state / "store")
     key_file = values["key-file"].value
     return place.Place(
-        url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),
+        url=address.located(url),
         key_file=os.path.abspath(os.path.expanduser(key_file)) if key_file else None,
         cache=str(found.cache),
         threads=console.threads(values) or os.cpu_count() or 1,

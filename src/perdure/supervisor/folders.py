@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
+from perdure.base import files
 from perdure.checkpoint import staging
 
 _SPARE_DISK = "/var/tmp"  # noqa: S108 - a disk on every machine; what is made there is private
@@ -103,14 +104,17 @@ class Folders(msgspec.Struct, frozen=True):
 
 
 def choose(*, state: str | None, run: str | None, environ: Mapping[str, str], uid: int) -> Folders:
-    """Return the folders for the settings `state` and `run-dir` (None: not set) and the user `uid`."""
+    """Return the folders for the settings `state` and `run-dir` (None: not set) and the user `uid`.
+
+    Raises `errors.UsageError` for a path that is not UTF-8.
+    """
     home = environ.get("HOME", "/nonexistent")
     if state is None:
         state = "/var/lib/perdure" if uid == 0 else os.path.join(environ.get("XDG_STATE_HOME") or f"{home}/.local/state", "perdure")
     if run is None:
         private = environ.get("XDG_RUNTIME_DIR")
         run = "/run/perdure" if uid == 0 else os.path.join(private, "perdure") if private else os.path.join(state, "run")
-    return Folders(Path(os.path.abspath(state)), Path(os.path.abspath(run)))
+    return Folders(Path(files.kept_path(state)), Path(files.kept_path(run)))
 
 
 def make_staging(path: Path) -> None:

@@ -80,6 +80,12 @@ class Origin:
             newest = lives.latest(self._repository, self._name)
             if newest is None or newest.epoch <= known.epoch:
                 # The store may not have been told: it was away when the workload ended.
+                if wanted.must_resume:
+                    raise errors.WorkloadMissing(
+                        f"{self._name} {known.state.value} before ({known.reason}), and has no newer checkpoint to go on from",
+                        hint=f"go on from one of before: perdure restore {self._name} --from ID (see perdure store ls); "
+                        f"or start it over: perdure run --fresh --name {self._name} -- COMMAND",
+                    )
                 self._voice.say(f"{self._name} {known.state.value} before ({known.reason}): starting it anew")
                 return ()
         return resume.candidates(self._repository, self._name, wanted.origin)

@@ -94,6 +94,7 @@ def bring(root: Path, *, environ: Mapping[str, str], now_ns: int, mirror: str | 
     if mirror is not None and not re.fullmatch(r"[a-z][a-z0-9+]*:[^\s\[\]\"]+", mirror):
         raise errors.UsageError(f"{mirror!r} is not the address of a mirror", hint="such as http://HOST/debian")
     apt.require_apt()
+    _require_writable(root)
     # apt downloads as _apt when this is root, so the folder can be entered by others; nothing in it is private.
     with tempfile.TemporaryDirectory(prefix="perdure-criu-") as scratch:
         os.chmod(scratch, 0o755)  # noqa: S103
@@ -134,12 +135,22 @@ def _find(
     raise refusals[0]
 
 
-def _build(root: Path, downloads: list[Path], packages: list[apt.Package], *, suite: str, now_ns: int) -> Prefix:
+def _require_writable(root: Path) -> None:
+    """See, before anything is downloaded, that a folder can be made beside `root`. Raises `errors.OutputError`."""
+    _fresh(root).rmdir()
+
+
+def _fresh(root: Path) -> Path:
+    """Return a new folder beside `root`, in which a prefix is made. Raises `errors.OutputError`."""
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{root.name}.", suffix=".tmp", dir=root.parent))
+        return Path(tempfile.mkdtemp(prefix=f".{root.name}.", suffix=".tmp", dir=root.parent))
     except OSError as error:
         raise errors.OutputError(f"cannot write {root}: {error.strerror}", hint="choose another folder with --prefix") from error
+
+
+def _build(root: Path, downloads: list[Path], packages: list[apt.Package], *, suite: str, now_ns: int) -> Prefix:
+    fresh = _fresh(root)
     try:
         for package in downloads:
             _unpack(package, fresh)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure import errors
+from perdure.base import files, text
 from perdure.store.backends import contract
 from perdure.store.backends.contract import Backend
 from perdure.store.backends.local import LocalBackend
@@ -22,9 +23,24 @@ from perdure.store.backends.retry import Patience, RetryingBackend
 from perdure.store.backends.s3 import Bucket, S3Backend
 
 _FORMS = "a store is a directory (/PATH or file:///PATH) or a bucket (s3://BUCKET/PREFIX)"
+_SLIP = re.compile(r"(?:s3|file):", re.IGNORECASE)
+"""What begins so was hardly meant as a directory, which would be made."""
 _OPTIONS = frozenset({"endpoint", "region"})
 _ENDPOINT = re.compile(r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+
+
+def located(url: str) -> str:
+    """Return `url`, a directory as its absolute path. Raises `errors.UsageError` for one that is not UTF-8, or was meant as an address."""
+    if "://" in url:
+        return url
+    _refuse_slip(url)
+    return files.kept_path(url)
+
+
+def _refuse_slip(url: str) -> None:
+    if _SLIP.match(url):
+        raise errors.UsageError("an address has two slashes behind its colon", hint=f"{_FORMS}; a directory of that name is ./NAME")
 
 
 def open_backend(url: str, *, options: Mapping[str, str] | None = None, environment: Mapping[str, str] = os.environ) -> Backend:
@@ -33,8 +49,11 @@ def open_backend(url: str, *, options: Mapping[str, str] | None = None, environm
     `options` (``endpoint``, ``region``) win over those in the address, and they over `environment`. Raises `errors.UsageError`, which
     shows no more of the address than its scheme.
     """
+    if text.visible(url) != url:
+        raise errors.UsageError("the store's address is not UTF-8", hint=_FORMS)
     scheme, separator, rest = url.partition("://")
     if not separator:
+        _refuse_slip(url)
         return _directory(url)
     match scheme.lower():
         case "file":
