@@ -169,6 +169,15 @@ class Carried(msgspec.Struct, frozen=True):
     mtime_ns: int
 
 
+class Folder(msgspec.Struct, frozen=True):
+    """A folder for temporary files, such as one below /tmp, on the way to what the tree reaches by path: it is made again if missing."""
+
+    path: str
+    mode: int
+    uid: int
+    gid: int
+
+
 class Connection(msgspec.Struct, frozen=True):
     """An INET socket of the tree. Established ones are closed on restore unless asked to be kept, and are named to the user."""
 
@@ -282,6 +291,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[Stream, ...]
     outputs: tuple[OutputFile, ...] = ()
     carried: tuple[Carried, ...] = ()
+    folders: tuple[Folder, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Outer ones before those in them. Left out where there are none, as in manifests from before there was such a list."""
     mapped: tuple[MappedFile, ...] = ()
     connections: tuple[Connection, ...] = ()
     terminals: tuple[int, ...] = ()

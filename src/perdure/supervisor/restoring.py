@@ -22,7 +22,7 @@ from perdure import errors
 from perdure.base import units
 from perdure.base.proc import machine as node
 from perdure.base.proc import process
-from perdure.checkpoint import adopt, alive, carried, machine, staging, tree
+from perdure.checkpoint import adopt, alive, carried, machine, staging, temporary, tree
 from perdure.checkpoint import restore as criu_restore
 from perdure.checkpoint.criu import calls
 from perdure.checkpoint.images import cure_timerfds
@@ -270,6 +270,7 @@ def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
 def _put_back(life: Life, manifest: Manifest, contents: Path) -> None:
     """Bring files back to the checkpoint. Raises `errors.RestoreRefused`."""
     of_init, of_owner = carried.apart(manifest)
+    _refuse(temporary.make(temporary.of(manifest), life.owner), life.voice)
     _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), life.voice)
     _refuse(carried.put_back(of_init, contents, epoch=life.epoch, shared=True), life.voice)
     _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), life.voice)

@@ -13,6 +13,7 @@ import msgspec
 
 from perdure.base import acting, text, units
 from perdure.base.proc import machine, mounts
+from perdure.checkpoint import temporary
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.cuda import mapping
@@ -170,14 +171,16 @@ def judge(
 
 
 def _folders(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
-    wanted = {text.original(manifest.working_directory): "the workload works in it"}
+    worked_in = text.original(manifest.working_directory)
+    made = any(text.original(folder.path) == worked_in and temporary.makes(folder, plan.owner) for folder in temporary.of(manifest))
+    wanted = {} if made else {worked_in: "the workload works in it"}
     for output in manifest.outputs:
         if output.stored_as is None:  # what is stored is put back with its folder
             folder, name = os.path.split(text.original(output.path))
             wanted.setdefault(folder, f"{name} is written in it")
     for path, why in sorted(wanted.items()):
-        made = path in plan.included or any(one.startswith(f"{path}/") for one in plan.included)
-        if path and not made and not os.path.isdir(path):
+        held = path in plan.included or any(one.startswith(f"{path}/") for one in plan.included)
+        if path and not held and not os.path.isdir(path):
             yield finding("restore-folder-missing", path, f"is no folder here, and {why}", path=path)
 
 
