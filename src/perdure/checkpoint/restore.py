@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +41,8 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where CRIU's log is put when it fails; None: it stays in the work folder."""
     owner: Owner | None = None
     """The ordinary user that all of the tree but its init runs as; None: as whoever it ran as."""
+    at_rest: Callable[[int], None] | None = None
+    """Called with the first task's PID by the host when all is there and nothing has run yet; what it raises ends the restore."""
     pages: Mapping[str, serving.Content] = {}
     """Images that do not lie in the folder, by their names: read when CRIU asks for them."""
 
@@ -73,17 +75,18 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     linked = links.put_back(images, options.owner)
     before = frozenset(process.children(os.getpid()))
     standing = ("--restore-detached", "--restore-sibling", f"--pidfile={_PID_FILE}", *STANDING, GHOST_LIMIT)
+    is_watched = options.owner is not None or options.at_rest is not None
     with _served(images, options.pages) as server:
         call = Call(
             action=Action.RESTORE,
             images=str(images),
             work=str(work),
             timeout_s=timeout_for(options.expected_bytes),
-            action_script=str(SCRIPT) if options.owner is not None else None,
+            action_script=str(SCRIPT) if is_watched else None,
             options=(*standing, *tcp, *inherited, *(("--stream",) if server else ())),
             pass_fds=descriptors,
         )
-        result, problem = (run.run(criu, call), None) if options.owner is None else _watched(criu, call, images, options.owner)
+        result, problem = _watched(criu, call, images, options) if is_watched else (run.run(criu, call), None)
         if not result.succeeded:
             # Before the server is left: one of them could hold a pipe open.
             _remove_leftovers(before)
@@ -102,18 +105,22 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     return Restored(tree=found, wall_s=result.wall_s, log=Path(result.log_path), closed_connections=closed)
 
 
-def _watched(criu: Criu, call: Call, images: Path, owner: Owner) -> tuple[Result, BaseException | None]:
-    """Restore for `owner`, and let no task take a step before all that it has open was looked at; return also what that look raised."""
+def _watched(criu: Criu, call: Call, images: Path, options: RestoreOptions) -> tuple[Result, BaseException | None]:
+    """Restore, and let no task take a step before what it has open was looked at for its owner; return also what was raised by then."""
     problem: BaseException | None = None
     meeting = images.parent / "criu"
     meeting.mkdir(mode=0o700, exist_ok=True)
-    with ghosts.moved(images), Frozen(meeting) as frozen:
+    owner = options.owner
+    with ghosts.moved(images) if owner is not None else contextlib.nullcontext(), Frozen(meeting) as frozen:
         running = run.start(criu, call)
         ended = os.pidfd_open(running.pid)
         try:
             if frozen.wait(ended, call.timeout_s):
                 try:
-                    refuse(guard.look_at(frozen.root, images, owner))
+                    if owner is not None:
+                        refuse(guard.look_at(frozen.root, images, owner))
+                    if options.at_rest is not None:
+                        options.at_rest(frozen.root)
                     frozen.release()
                 except BaseException as error:  # noqa: BLE001 - CRIU has to end first; raised again by the caller
                     problem = error
