@@ -332,10 +332,11 @@ SPECIMENS: tuple[Specimen, ...] = (
     Specimen("fifo", 'os.mkfifo("named"); fd = os.open("named", os.O_RDWR)'),
     Specimen(
         "overwritten",
-        'fd = os.open("big", os.O_WRONLY | os.O_CREAT); os.ftruncate(fd, 100 << 20)',
+        'fd = os.open("big", os.O_WRONLY | os.O_CREAT); [os.write(fd, bytes(1 << 20)) for _ in range(100)]',
         "restored",
         kinds("file-overwrite-unsaved"),
     ),
+    Specimen("sparse", 'fd = os.open("big", os.O_RDWR | os.O_CREAT); os.ftruncate(fd, 100 << 20)'),
     Specimen("appended", 'fd = os.open("big", os.O_WRONLY | os.O_CREAT | os.O_APPEND); os.ftruncate(fd, 100 << 20)'),
     # Devices
     *(Specimen(f"device-{name}", f'fd = os.open("/dev/{name}", os.O_RDWR)') for name in ("null", "zero", "full", "random", "urandom")),

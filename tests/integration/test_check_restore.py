@@ -151,6 +151,15 @@ def test_an_output_file_that_went_prevents_a_restore_unless_the_checkpoint_holds
     )
     manifest = described(running.pid, tmp_path, connections=(), outputs=(output,))
     assert problems(manifest) == [("restore-output-missing", output.path)]
+    gone_with_its_folder = msgspec.structs.replace(output, path=str(tmp_path / "gone" / "log"))
+    elsewhere = msgspec.structs.replace(output, path=str(tmp_path / "not" / "mounted" / "log"))
+    (tmp_path / "loop").symlink_to("loop")
+    unreachable = msgspec.structs.replace(output, path=str(tmp_path / "loop" / "log"))
+    assert problems(msgspec.structs.replace(manifest, outputs=(gone_with_its_folder, elsewhere, unreachable))) == [
+        ("restore-folder-missing", os.path.dirname(elsewhere.path)),
+        ("restore-output-missing", gone_with_its_folder.path),
+        ("restore-output-unreachable", unreachable.path),
+    ]
     stored = msgspec.structs.replace(output, stored_as="outputs/1")
     assert problems(msgspec.structs.replace(manifest, outputs=(stored,))) == []
 

@@ -490,3 +490,77 @@ def test_nothing_is_lost_and_nothing_is_wrong_in_silence(start, changes, flags, 
         assert {each.code for each in again if each.severity is not Severity.INFO} == said
         assert (path.read_bytes() if path.exists() else None) == now
         assert b"".join(tails(folder).values()) + (now or b"") == kept
+
+
+def written(path: Path, flags: int = os.O_WRONLY) -> OutputFile:
+    """What is recorded of a file that a program is in the middle of, which then goes on and gives it another name."""
+    path.write_bytes(b"begun" * 20_000)
+    path.chmod(0o640)
+    output = recorded(path, flags=flags)
+    with open(path, "ab") as handle:
+        handle.write(b"ended")
+    path.rename(path.with_suffix(".pt"))
+    return output
+
+
+@pytest.mark.parametrize("again", [None, b"next", b"nexts" * 30_000])
+@pytest.mark.parametrize("flags", [os.O_WRONLY, APPEND])
+def test_a_renamed_file_is_under_its_name_of_then_again_and_keeps_its_new_one(tmp_path: Path, flags: int, again: bytes | None):
+    path = tmp_path / "model.tmp"
+    output = written(path, flags)
+    if again is not None:
+        path.write_bytes(again)
+    finished = (tmp_path / "model.pt").stat()
+    found = bring_back([output], epoch=EPOCH, contents=None)
+    assert codes(found)[-1] == ("restore-output-put-back", "info")
+    assert "model.pt" in found[-1].message
+    assert path.read_bytes() == b"begun" * 20_000
+    there = path.stat()
+    assert (there.st_mode & 0o7777, there.st_mtime_ns, there.st_ino != finished.st_ino) == (0o640, output.mtime_ns, True)
+    assert (tmp_path / "model.pt").read_bytes() == b"begun" * 20_000 + b"ended"
+    assert (tmp_path / "model.pt").stat().st_mtime_ns == finished.st_mtime_ns
+    assert tails(tmp_path) == ({} if again is None else {"model.tmp.perdure-tail-7": again})
+    assert bring_back([output], epoch=EPOCH, contents=None) == ()
+
+
+@pytest.mark.parametrize(
+    "change", ["read-write", "mapped", "in the middle", "overwritten", "shorter", "older", "reused", "owner", "elsewhere"]
+)
+def test_a_renamed_file_that_need_not_begin_as_then_is_not_taken(tmp_path: Path, change: str):
+    path, finished = tmp_path / "model.tmp", tmp_path / "model.pt"
+    output = written(path, os.O_RDWR if change == "read-write" else os.O_WRONLY)
+    if change == "mapped":
+        output = msgspec.structs.replace(output, mapped=True)
+    elif change == "in the middle":
+        output = msgspec.structs.replace(output, holders=(Holder(pid=1, fd=3, offset=5, flags=os.O_WRONLY),))
+    elif change == "overwritten":
+        finished.write_bytes(b"other" * 20_001)
+    elif change == "shorter":
+        os.truncate(finished, 5)
+    elif change == "older":
+        os.utime(finished, ns=(5, output.mtime_ns - 1))
+    elif change == "reused":
+        output = msgspec.structs.replace(output, inode=output.inode + 1)
+    elif change == "owner":
+        output = msgspec.structs.replace(output, uid=output.uid + 1)
+    else:
+        (tmp_path / "done").mkdir()
+        finished.rename(tmp_path / "done/model.pt")
+    before = sorted(os.listdir(tmp_path))
+    assert codes(bring_back([output], epoch=EPOCH, contents=None)) == [("restore-output-missing", "problem")]
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_what_makes_a_checkpoint_useless_for_good():
+    def found(code: str, severity: Severity = Severity.PROBLEM) -> Finding:
+        return rules.finding(code, severity, "/data/file", "is not what it was")
+
+    missing, taken = found("restore-output-missing"), found("restore-port-taken")
+    assert rules.are_lasting((missing, found("restore-connection", Severity.WARNING)))
+    assert not rules.are_lasting(())
+    assert not rules.are_lasting((found("restore-output-missing", Severity.WARNING),))
+    # The port will be free, and the file there once its file system is.
+    assert not rules.are_lasting((missing, taken))
+    assert not rules.are_lasting((missing, found("restore-mount", Severity.WARNING)))
+    assert not rules.are_lasting((found("restore-output-failed"),))
+    assert not rules.are_lasting((found("restore-folder-missing"),))

@@ -15,6 +15,8 @@ from perdure.base import text
 from perdure.checkpoint.outputs import rules
 from perdure.checkpoint.outputs.record import record
 from perdure.checkpoint.outputs.rules import Limits
+from perdure.checkpoint.preflight import files, reading
+from perdure.checkpoint.preflight.plan import Plan
 
 
 @pytest.fixture
@@ -188,3 +190,24 @@ def test_what_the_kernel_shows_as_files_is_none(data: Path, staging: Path):
         recording = record([pid], staging)
     assert [each.path for each in recording.outputs()] == [str(data / "x")]
     assert recording.findings == []
+
+
+def test_the_check_before_names_what_the_checkpoint_then_has_no_content_of(data: Path, staging: Path):
+    for name in ("array", "both", "stream", "log"):
+        with open(data / name, "wb") as handle:
+            handle.writelines(bytes(1 << 20) for _ in range(65))
+    with open(data / "sparse", "wb") as handle:
+        handle.truncate(1 << 30)
+    opened = [
+        (str(data / "array"), os.O_RDWR, 0, 4096),
+        (str(data / "both"), os.O_RDWR, 0, 4096),
+        (str(data / "both"), os.O_RDWR, 0, 0),
+        (str(data / "stream"), os.O_WRONLY, 0, 0),
+        (str(data / "log"), os.O_WRONLY | os.O_APPEND, 0, 0),
+        (str(data / "sparse"), os.O_RDWR, 0, 0),
+    ]
+    with holding(*opened) as pid:
+        left = rules.unprotected(record([pid], staging).outputs())
+        named = [each for each in files.check(reading.read(pid), Plan()) if each.code == "file-overwrite-unsaved"]
+    assert {each.path for each in left} == {str(data / name) for name in ("array", "both", "stream")}
+    assert sorted(each.path for each in named) == sorted(each.path for each in left)

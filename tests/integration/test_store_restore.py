@@ -69,12 +69,14 @@ def test_what_cannot_be_restored_says_why(site):
     wait_for(lambda: len(site.log("w")) > 20)
     assert site.run("checkpoint", "w", "--stop").returncode == 0
     process.wait(timeout=LIMIT_S)
-    (site.work).rename(site.folder / "moved")
+    site.work.rename(site.folder / "moved")
+    site.work.touch()
     try:
         done = site.run("store", "verify", "--restore", "w", "--json", cwd=site.folder)
         assert done.returncode in (20, 22)
         assert str(site.work) in json.loads(done.stderr)["error"]["message"]
     finally:
+        site.work.unlink()
         (site.folder / "moved").rename(site.work)
     assert site.run("store", "verify", "--restore", "w").returncode == 0
 

@@ -163,6 +163,31 @@ def test_large_files_that_are_written_in_place_are_named_unless_they_go_along():
     assert names(files.check(scene(one), Plan(outputs=("/data",)))) == []
 
 
+def test_a_large_file_that_is_only_mapped_is_named_too_and_what_it_takes_on_the_disk_counts():
+    large = 1 << 30
+    one = member(
+        descriptor(3, "/data/sparse", size_bytes=large),
+        descriptor(4, "/data/both", size_bytes=large, inode=7),
+        descriptor(5, "/dev/shm/segment", size_bytes=large),
+        mappings=(
+            mapping("/data/array", start=0x1000, inode=6),
+            mapping("/data/both", start=0x2000, inode=8),  # as btrfs and overlay number it
+            mapping("/data/read", start=0x3000, inode=9, permissions="r--s"),
+            mapping("/data/private", start=0x4000, inode=10, permissions="rw-p"),
+            mapping("/dev/nvidia0", start=0x5000, inode=11),
+            mapping("/tmp/carried", start=0x6000, inode=12),
+        ),
+        mapped_devices=frozenset({0x5000}),
+    )
+    weights = {(1, 103): 4096, **dict.fromkeys([(1, inode) for inode in range(6, 13)], large)}
+    found = tuple(files.check(scene(one, allocated=weights), Plan()))
+    assert [(each.code, each.path, each.fd) for each in found] == [
+        ("file-overwrite-unsaved", "/data/both", 4),
+        ("file-overwrite-unsaved", "/data/array", None),
+    ]
+    assert names(files.check(scene(one, allocated=weights), Plan(outputs=("/data",)))) == []
+
+
 def test_a_file_that_kept_another_name_is_named_on_a_disk_alone():
     shared = Mount(
         id=31, parent=30, device=2, root="/", point="/dev/shm", options=(), propagation=(), kind="tmpfs", source="", super_options=()

@@ -92,6 +92,11 @@ def as_self() -> Iterator[None]:
         yield
 
 
+def uid() -> int:
+    """Return the id of the user that this thread's accesses to files are those of: what it makes is that user's."""
+    return _ask(_libc.setfsuid)
+
+
 def reopen(way: str, owner: User | None) -> int:
     """Open for reading the very file that `way`, a link below /proc, leads to, as `owner` may (None: as this process); its descriptor.
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -43,6 +43,8 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where CRIU's log is put when it fails; None: it stays in the work folder."""
     owner: Owner | None = None
     """The ordinary user that all of the tree but its init runs as; None: as whoever it ran as."""
+    at_rest: Callable[[int], None] | None = None
+    """Called with the first task's PID by the host when all is there and nothing has run yet; what it raises ends the restore."""
     pages: Mapping[str, serving.Content] = {}
     """Images that do not lie in the folder, by their names: read when CRIU asks for them."""
 
@@ -93,7 +95,7 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
             options=(*standing, *tcp, *inherited, *(("--stream",) if server else ())),
             pass_fds=descriptors,
         )
-        result, problem = _watched(criu, call, images, options.owner)
+        result, problem = _watched(criu, call, images, options)
         if not result.succeeded:
             # Before the server is left: one of them could hold a pipe open.
             _remove_leftovers(before)
@@ -113,9 +115,10 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     return Restored(tree=found, wall_s=result.wall_s, log=Path(result.log_path), closed_connections=closed)
 
 
-def _watched(criu: Criu, call: Call, images: Path, owner: Owner | None) -> tuple[Result, BaseException | None]:
-    """Restore, and let no task of an `owner` take a step before all that it has open was looked at; return also what that look raised."""
+def _watched(criu: Criu, call: Call, images: Path, options: RestoreOptions) -> tuple[Result, BaseException | None]:
+    """Restore, and let no task take a step before what it has open was looked at for its owner; return also what was raised by then."""
     problem: BaseException | None = None
+    owner = options.owner
     with ghosts.moved(images) if owner is not None else contextlib.nullcontext(), Frozen(images.parent / _MEETING) as frozen:
         running = run.start(criu, call)
         ended = os.pidfd_open(running.pid)
@@ -124,6 +127,8 @@ def _watched(criu: Criu, call: Call, images: Path, owner: Owner | None) -> tuple
                 try:
                     if owner is not None:
                         refuse(guard.look_at(frozen.root, images, owner))
+                    if options.at_rest is not None:
+                        options.at_rest(frozen.root)
                     frozen.release()
                 except BaseException as error:  # noqa: BLE001 - CRIU has to end first; raised again by the caller
                     problem = error

@@ -116,6 +116,17 @@ class ProcessFact(msgspec.Struct, frozen=True):
     """It had been stopped by a signal before the freeze, and stays so after a restore."""
 
 
+class Placed(msgspec.Struct, frozen=True):
+    """A thread with other processors, or another class of input and output, than its supervisor; None: those are as the supervisor's."""
+
+    thread: int
+    """Its id inside the PID namespace."""
+    processors: tuple[int, ...] | None = None
+    """Ascending."""
+    io_priority: int | None = None
+    """Class and level, as ioprio_get(2) returns them."""
+
+
 class Holder(msgspec.Struct, frozen=True):
     """A descriptor that has a file open. `pid` is the host's at the freeze."""
 
@@ -167,6 +178,15 @@ class Carried(msgspec.Struct, frozen=True):
     uid: int
     gid: int
     mtime_ns: int
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """A folder for temporary files, such as one below /tmp, on the way to what the tree reaches by path: it is made again if missing."""
+
+    path: str
+    mode: int
+    uid: int
+    gid: int
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -282,6 +302,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[Stream, ...]
     outputs: tuple[OutputFile, ...] = ()
     carried: tuple[Carried, ...] = ()
+    folders: tuple[Folder, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Outer ones before those in them. Left out where there are none, as in manifests from before there was such a list."""
+    placed: tuple[Placed, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Left out where there are none, as in manifests from before there was such a list."""
     mapped: tuple[MappedFile, ...] = ()
     connections: tuple[Connection, ...] = ()
     terminals: tuple[int, ...] = ()

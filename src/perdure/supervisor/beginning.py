@@ -11,6 +11,7 @@ import msgspec
 from perdure import errors
 from perdure.base import files, units
 from perdure.checkpoint.criu import locate
+from perdure.checkpoint.outputs import rules
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import LifeEnd
 from perdure.store.lives import HeldLife
@@ -62,8 +63,8 @@ class Beginning:
             self._task.early.end()
             self._run(life, streams, locate.find_init(places, beside=criu))
         except errors.PerdureError as error:
-            if self._source is not None and isinstance(error, errors.CheckpointDamaged):
-                self._task.damage.add(self._source.id, error)
+            if self._source is not None:
+                self._pass_over(self._source, error)
             self._withdraw(held, str(error))
             raise
         except OSError as error:
@@ -174,6 +175,13 @@ class Beginning:
             if done:
                 self._voice.say(f"{'stdout' if descriptor == 1 else 'stderr'}: {done}")
         life.record = msgspec.structs.replace(life.record, targets=tuple(targets))
+
+    def _pass_over(self, source: Source, error: errors.PerdureError) -> None:
+        """Note that the checkpoint is not to be taken again, if `error` says so. One that was asked for by its name has no substitute."""
+        if isinstance(error, errors.CheckpointDamaged):
+            self._task.damage.add(source.id, error)
+        elif isinstance(error, errors.RestoreRefused) and self._wanted.origin is None and rules.are_lasting(error.findings):
+            self._task.damage.outlive(source.id, error)
 
     def _withdraw(self, held: HeldLife, reason: str) -> None:
         """Nothing runs: to the next run it is as if this life had not been begun, whatever it would have gone on from."""

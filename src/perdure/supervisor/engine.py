@@ -14,14 +14,26 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import adopt, carried, dump, staging, tree
+from perdure.checkpoint import adopt, carried, dump, placing, staging, temporary, tree
 from perdure.checkpoint.criu import calls
 from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.cuda.contract import Store
 from perdure.checkpoint.outputs import ledgers, record, trees
 from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, save, terminals
 from perdure.checkpoint.preflight.plan import Plan
-from perdure.model.checkpoint import Carried, CheckpointId, Connection, HostFact, Manifest, MappedFile, OutputFile, Part, Trigger
+from perdure.model.checkpoint import (
+    Carried,
+    CheckpointId,
+    Connection,
+    Folder,
+    HostFact,
+    Manifest,
+    MappedFile,
+    OutputFile,
+    Part,
+    Placed,
+    Trigger,
+)
 from perdure.model.finding import Finding, problems
 from perdure.supervisor import folders, gate, motion, place, readiness
 from perdure.supervisor.console import Console
@@ -60,7 +72,9 @@ class _AtFreeze(msgspec.Struct):
 
     log_bytes: int = 0
     carried: tuple[Carried, ...] = ()
+    folders: tuple[Folder, ...] = ()
     outputs: tuple[OutputFile, ...] = ()
+    placed: tuple[Placed, ...] = ()
     connections: tuple[Connection, ...] = ()
     terminals: tuple[int, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -226,6 +240,8 @@ class Dumping:
         self._taken = _AtFreeze(
             log_bytes=log_bytes,
             carried=collected.carried,
+            folders=temporary.record(folder / _IMAGES, life.owner, besides=(life.record.working_directory,)),
+            placed=placing.record(pids),
             connections=connections.record(pids),
             terminals=terminals.record(pids),
             findings=(*collected.findings, *included.findings),
@@ -249,6 +265,8 @@ class Dumping:
             streams=dumped.streams,
             outputs=taken.outputs,
             carried=taken.carried,
+            folders=taken.folders or msgspec.UNSET,
+            placed=taken.placed or msgspec.UNSET,
             mapped=files,
             connections=taken.connections,
             terminals=taken.terminals,

@@ -45,8 +45,9 @@ class Origin:
             yield None
             return
         for checkpoint in found:
-            if checkpoint in self._damage.checkpoints:
+            if checkpoint in self._damage.checkpoints or checkpoint in self._damage.outlived:
                 continue
+            self._tell_outlived()
             manifest = resume.head(self._repository, checkpoint, self._voice)
             if manifest is None:
                 self._damage.checkpoints.add(checkpoint)
@@ -67,10 +68,18 @@ class Origin:
                     yield restoring
                     return
                 self._damage.checkpoints.add(checkpoint)
+        for refused in self._damage.outlived.values():
+            raise errors.RestoreRefused(str(refused), hint=refused.hint, findings=refused.findings)
         raise errors.StoreCorrupt(
             f"no checkpoint of {self._name} can be used",
             hint=f"see perdure store verify; start over with: perdure run --fresh --name {self._name}",
         )
+
+    def _tell_outlived(self) -> None:
+        """Say why an older checkpoint is tried."""
+        while self._damage.untold:
+            checkpoint = self._damage.untold.pop()
+            self._voice.say(f"{checkpoint} cannot be restored: {self._damage.outlived[checkpoint]}; trying an older one")
 
     def _candidates(self) -> tuple[CheckpointId, ...]:
         wanted, known = self._wanted, self._database.get(self._name)

@@ -22,7 +22,7 @@ from perdure import errors
 from perdure.base import units
 from perdure.base.proc import machine as node
 from perdure.base.proc import process
-from perdure.checkpoint import adopt, alive, carried, machine, staging, tree
+from perdure.checkpoint import adopt, alive, carried, machine, placing, staging, temporary, tree
 from perdure.checkpoint import restore as criu_restore
 from perdure.checkpoint.criu import calls
 from perdure.checkpoint.images import cure_timerfds
@@ -215,6 +215,7 @@ class Restoring:
             tcp=self.manifest.tcp,
             log_to=life.folders.workload(life.name) / "restore.log",
             owner=life.owner,
+            at_rest=functools.partial(self._put_on, life) if self.manifest.placed else None,
         )
         if memory is not None:
             return self._run_while_reading(life, options, memory)
@@ -224,6 +225,10 @@ class Restoring:
         if life.owner is not None:
             raise errors.RestoreRefused(f"{self.manifest.id} is of a tree without an init of ours", hint="root can restore it")
         return adopt.bring_back(images, work, options, life.criu).tree
+
+    def _put_on(self, life: Life, root: int) -> None:
+        if self.manifest.placed is not msgspec.UNSET:
+            _refuse(placing.put_on(root, self.manifest.placed), life.voice)
 
     def _run_while_reading(self, life: Life, options: RestoreOptions, memory: Streams) -> Tree:
         """Let CRIU work while memory is read. Where that fails although the store is whole, read all of it and try once more."""
@@ -271,6 +276,7 @@ def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
 def _put_back(life: Life, manifest: Manifest, contents: Path) -> None:
     """Bring files back to the checkpoint. Raises `errors.RestoreRefused`."""
     of_init, of_owner = carried.apart(manifest)
+    _refuse(temporary.make(temporary.of(manifest), life.owner), life.voice)
     _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), life.voice)
     _refuse(carried.put_back(of_init, contents, epoch=life.epoch, shared=True), life.voice)
     _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), life.voice)

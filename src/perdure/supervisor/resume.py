@@ -77,11 +77,21 @@ def late(repository: Repository, manifest: Manifest) -> dict[str, int]:
 
 @dataclasses.dataclass
 class Damage:
-    """What was found to be damaged in the store: it grows."""
+    """What was found to be damaged in the store, and what can otherwise never be gone on from: it grows."""
 
     checkpoints: set[CheckpointId] = dataclasses.field(default_factory=set)
     objects: set[str] = dataclasses.field(default_factory=set)
     """Keys: what lies in them is to be stored anew, or the next checkpoint inherits the damage."""
+    outlived: dict[CheckpointId, errors.RestoreRefused] = dataclasses.field(default_factory=dict)
+    """Why a whole checkpoint cannot be gone on from, best first: its output files went on without it."""
+
+    untold: list[CheckpointId] = dataclasses.field(default_factory=list)
+    """Those of them that nobody was told of."""
+
+    def outlive(self, checkpoint: CheckpointId, error: errors.RestoreRefused) -> None:
+        """Take down that `checkpoint` cannot be gone on from because of `error`."""
+        self.outlived[checkpoint] = error
+        self.untold.append(checkpoint)
 
     def add(self, checkpoint: CheckpointId, error: errors.StoreCorrupt) -> None:
         """Take down that `checkpoint` cannot be used because of `error`."""

@@ -142,6 +142,9 @@ class _Start:
                 except errors.CheckpointDamaged as error:
                     # Nothing runs, and the damaged one is not taken again: each turn there is one candidate less.
                     self._voice.say(str(error))
+                except errors.RestoreRefused as error:
+                    if not any(error is known for known in task.damage.outlived.values()):
+                        raise
                 except errors.WorkloadBusy as error:
                     self._wait_for_the_other(error)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
-from perdure.checkpoint import alive, carried, sandbox, staging, tree
+from perdure.checkpoint import alive, carried, sandbox, staging, temporary, tree
 from perdure.checkpoint import restore as restoring
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.images import cure_timerfds
@@ -121,6 +121,7 @@ def _try(request: Request) -> Tried:
     of_init, of_owner = carried.apart(manifest)
     found = [
         *_accept(preflight.check(manifest, plan)),
+        *_accept(temporary.make(temporary.of(manifest), owner)),
         *_accept(trees.put_back(contents, epoch=epoch, owner=owner)),
         *_accept(carried.put_back(of_init, contents, epoch=epoch, shared=True)),
         *_accept(carried.put_back(of_owner, contents, epoch=epoch, owner=owner)),

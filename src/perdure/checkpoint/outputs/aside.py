@@ -137,14 +137,17 @@ def interrupted(folder: int, name: str, current: int, source: int, epoch: int) -
     return next((each for each in _tails(folder, name, epoch) if _is_mixture(folder, current, each, source)), None)
 
 
-def put(folder: int, name: str, source: int, look: Look, epoch: int, *, replace: bool = True) -> None:
+def put(folder: int, name: str, source: int, look: Look, epoch: int, *, replace: bool = True, size_bytes: int | None = None) -> None:
     """Make `name` a file with the content of `source`, in place of whatever non-folder lies there, atomically; on disk at the return.
+
+    `size_bytes` is how much of the content (None: all of it).
 
     Raises OSError, among them FileExistsError where something is there and `replace` is false, and `errors.OutputError` when every name
     that it would use on the way is taken.
     """
+    size_bytes = os.fstat(source).st_size if size_bytes is None else size_bytes
     with unnamed(folder) as (target, way):
-        copying.copy(source, target, os.fstat(source).st_size)
+        copying.copy(source, target, size_bytes)
         dress(target, look)
         os.fsync(target)
         try:
@@ -154,7 +157,7 @@ def put(folder: int, name: str, source: int, look: Look, epoch: int, *, replace:
                 raise
             # Two workloads may bring the same file at once: whose is on its way is locked.
             fcntl.flock(target, fcntl.LOCK_EX)
-            _remove_leftovers(folder, name, source, epoch)
+            _remove_leftovers(folder, name, source, size_bytes, epoch)
             new = _link_free(way, folder, name, epoch, kind="new")
             os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
     sync(folder)
@@ -228,7 +231,7 @@ def _link_free(way: str, folder: int, name: str, epoch: int, kind: str = "tail")
     raise errors.OutputError(f"cannot keep {name} aside: there are {_MOST_TAILS} such files", hint="remove those that are not needed")
 
 
-def _remove_leftovers(folder: int, name: str, source: int, epoch: int) -> None:
+def _remove_leftovers(folder: int, name: str, source: int, size_bytes: int, epoch: int) -> None:
     """Remove what an interrupted `put` left: files that hold exactly what is put now, and that nobody puts just now."""
     for new in tail_names(name, epoch, "new"):
         if linkless.status(folder, new) is None:
@@ -238,14 +241,15 @@ def _remove_leftovers(folder: int, name: str, source: int, epoch: int) -> None:
             try:
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Whoever had it until now may have given it its name, and the next one may have taken this one.
-                if os.path.samestat(os.fstat(other), os.stat(new, dir_fd=folder, follow_symlinks=False)) and _is_copy(source, other):
+                if os.path.samestat(os.fstat(other), os.stat(new, dir_fd=folder, follow_symlinks=False)) and _is_copy(
+                    source, other, size_bytes
+                ):
                     os.unlink(new, dir_fd=folder)
             finally:
                 os.close(other)
 
 
-def _is_copy(source: int, other: int) -> bool:
-    size_bytes = os.fstat(source).st_size
+def _is_copy(source: int, other: int, size_bytes: int) -> bool:
     return os.fstat(other).st_size == size_bytes and copying.is_equal(source, other, 0, size_bytes)
 
 

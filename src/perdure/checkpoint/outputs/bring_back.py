@@ -18,7 +18,7 @@ from pathlib import Path
 
 from perdure import errors
 from perdure.base import acting, linkless, text
-from perdure.checkpoint.outputs import aside, copying, rules
+from perdure.checkpoint.outputs import aside, copying, renamed, rules
 from perdure.model.checkpoint import OutputFile, Owner
 from perdure.model.finding import Finding, Severity
 
@@ -136,42 +136,70 @@ class _Return:
 
     def _from_record(self, folder: int, name: str) -> None:
         """Bring a file back of which only a record is kept: what was added can go, what is lost is named."""
-        output = self._output
         try:
             current = linkless.open_regular(folder, name)
         except errors.LinkInPath:
             self._say("restore-output-link", Severity.PROBLEM, "is not a regular file any more", "move what lies there away")
             return
+        except errors.InputMissing:
+            if not self._from_renamed(folder, name):
+                self._missing()
+            return
         try:
             there = os.fstat(current)
-            if there.st_size < output.size_bytes:
-                stops = there.st_uid != output.uid or rules.is_size_checked(output)
-                self._stale("restore-output-shorter", there, "is shorter than at the checkpoint", stops=stops)
-                return
-            is_known = self._is_known(current, there)
-            is_same = (there.st_dev, there.st_ino) == (output.device, output.inode)
-            if not self._is_ours(there) or not (is_known or is_same):
-                # CRIU would open it for the workload whoever owns it: another user's file stops the restore.
-                is_wrong_size = rules.is_size_checked(output) and there.st_size != output.size_bytes
-                stops = there.st_uid != output.uid or is_wrong_size
-                self._stale("restore-output-replaced", there, "is another file than at the checkpoint", stops=stops)
-                return
-            # Its end tells nothing of what lies before it, where the program could write anywhere.
-            is_later = rules.is_read_write(output) and there.st_mtime_ns != output.mtime_ns
-            if is_later and there.st_size > output.size_bytes and rules.is_database(os.pread(current, rules.MAGIC_BYTES, 0)):
-                what = "is a database that was written since the checkpoint: cut to its size of then it would be damaged"
-                self._stale("restore-output-overwritten", there, what, stops=True)
-                return
-            if not is_known:
-                self._stale("restore-output-overwritten", there, "was written anew since the checkpoint", stops=False)
-            elif is_later:
-                what = "can be written in place and was written since the checkpoint: what lies before its end may be of later"
-                self._stale("restore-output-overwritten", there, what, stops=False)
-            if is_known or rules.is_size_checked(output):
-                # With its time of then, a second look would take it for what it was.
-                self._cut(folder, name, current, with_time=not is_later)
+            if self._is_at_hand(current, there) or not self._from_renamed(folder, name):
+                self._mend_by_record(folder, name, current, there)
         finally:
             os.close(current)
+
+    def _is_at_hand(self, current: int, there: os.stat_result) -> bool:
+        """Tell whether the file is the recorded one, or holds what that held."""
+        is_same = (there.st_dev, there.st_ino) == (self._output.device, self._output.inode)
+        return is_same or (there.st_size >= self._output.size_bytes and self._is_known(current, there))
+
+    def _mend_by_record(self, folder: int, name: str, current: int, there: os.stat_result) -> None:
+        output = self._output
+        if there.st_size < output.size_bytes:
+            stops = there.st_uid != output.uid or rules.is_size_checked(output)
+            self._stale("restore-output-shorter", there, "is shorter than at the checkpoint", stops=stops)
+            return
+        is_known = self._is_known(current, there)
+        is_same = (there.st_dev, there.st_ino) == (output.device, output.inode)
+        if not self._is_ours(there) or not (is_known or is_same):
+            # CRIU would open it for the workload whoever owns it: another user's file stops the restore.
+            is_wrong_size = rules.is_size_checked(output) and there.st_size != output.size_bytes
+            stops = there.st_uid != output.uid or is_wrong_size
+            self._stale("restore-output-replaced", there, "is another file than at the checkpoint", stops=stops)
+            return
+        # Its end tells nothing of what lies before it, where the program could write anywhere.
+        is_later = rules.is_read_write(output) and there.st_mtime_ns != output.mtime_ns
+        if is_later and there.st_size > output.size_bytes and rules.is_database(os.pread(current, rules.MAGIC_BYTES, 0)):
+            what = "is a database that was written since the checkpoint: cut to its size of then it would be damaged"
+            self._stale("restore-output-overwritten", there, what, stops=True)
+            return
+        if not is_known:
+            self._stale("restore-output-overwritten", there, "was written anew since the checkpoint", stops=False)
+        elif is_later:
+            what = "can be written in place and was written since the checkpoint: what lies before its end may be of later"
+            self._stale("restore-output-overwritten", there, what, stops=False)
+        if is_known or rules.is_size_checked(output):
+            # With its time of then, a second look would take it for what it was.
+            self._cut(folder, name, current, with_time=not is_later)
+
+    def _from_renamed(self, folder: int, name: str) -> bool:
+        """Put what the file held at the checkpoint at its name of then, where it has another name now; tell whether that was so."""
+        found = renamed.find(folder, name, self._output)
+        if found is None:
+            return False
+        source, other = found
+        try:
+            self._set_aside(folder, name, "is another file than at the checkpoint")
+            aside.put(folder, name, source, self._look(), self._epoch, size_bytes=self._output.size_bytes)
+        finally:
+            os.close(source)
+        message = f"has another name now, {text.printable(other)}, which stays: its first {self._output.size_bytes} bytes are here again"
+        self._say("restore-output-put-back", Severity.INFO, message)
+        return True
 
     def _is_known(self, current: int, there: os.stat_result) -> bool:
         """Tell whether the file holds, up to its size then, what it held at the checkpoint, as far as its end tells."""
@@ -179,8 +207,7 @@ class _Return:
         if output.head_digest is None:
             same = (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns)
             return same == (output.device, output.inode, output.size_bytes, output.mtime_ns)
-        begin = rules.tail_begin(output.size_bytes)
-        return rules.digest(os.pread(current, output.size_bytes - begin, begin)) == output.head_digest
+        return rules.ends_alike(current, output)
 
     def _is_ours(self, there: os.stat_result) -> bool:
         """Tell whether the file may be changed in place: no other user's, and reached under no other name unless it is the recorded one."""

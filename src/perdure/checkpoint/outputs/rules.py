@@ -27,7 +27,7 @@ import msgspec
 
 from perdure.base import text
 from perdure.model.checkpoint import Holder, OutputFile
-from perdure.model.finding import Finding, Severity
+from perdure.model.finding import Finding, Severity, problems
 
 TAIL_BYTES = 64 << 10
 """How much before the end a digest covers: it tells a file that was added to from one that was written anew."""
@@ -101,6 +101,31 @@ def is_append_only(output: OutputFile) -> bool:
 def is_read_write(output: OutputFile) -> bool:
     """Tell whether the tree had `output` open for reading and writing, or mapped: as databases and arrays are, and logs are not."""
     return output.mapped or any(holder.flags & os.O_ACCMODE == os.O_RDWR for holder in output.holders)
+
+
+def goes_forward(output: OutputFile) -> bool:
+    """Tell whether the tree could only add to `output`, or could not read it and stood at its end with all that it could write with."""
+    at_end = all(holder.flags & os.O_APPEND or holder.offset == output.size_bytes for holder in output.holders)
+    return bool(output.holders) and not is_read_write(output) and at_end
+
+
+def ends_alike(current: int, output: OutputFile) -> bool:
+    """Tell whether the file of descriptor `current` holds before the recorded size what `output` held; false where that is not recorded."""
+    begin = tail_begin(output.size_bytes)
+    return output.head_digest is not None and digest(os.pread(current, output.size_bytes - begin, begin)) == output.head_digest
+
+
+def are_lasting(findings: Iterable[Finding]) -> bool:
+    """Tell whether what `findings` of a refused restore name as problems will not pass: its output files went on without it.
+
+    Where a file system is not mounted they may be there once it is.
+    """
+    known = tuple(findings)
+    found = problems(known)
+    return bool(found) and all(each.code in _LASTING for each in found) and not any(each.code == "restore-mount" for each in known)
+
+
+_LASTING = frozenset({"restore-output-missing", "restore-output-shorter", "restore-output-replaced", "restore-output-overwritten"})
 
 
 def is_database(beginning: bytes) -> bool:

@@ -11,6 +11,7 @@ from perdure.base import units
 from perdure.base.proc import mounts as all_mounts
 from perdure.base.proc.descriptors import Descriptor
 from perdure.base.proc.mounts import Mount
+from perdure.checkpoint import carried
 from perdure.checkpoint.outputs import rules
 from perdure.checkpoint.preflight import about
 from perdure.checkpoint.preflight.codes import finding
@@ -145,33 +146,63 @@ def _watches(scene: Scene) -> Iterator[Finding]:
         )
 
 
+class _Written:
+    """A file that is written in place, by all who have it open for writing or mapped."""
+
+    def __init__(self, path: str, weight_bytes: int) -> None:
+        self.path = path
+        self.weight_bytes = weight_bytes
+        self.opened: list[tuple[Member, Descriptor]] = []
+        self.mapped: list[Member] = []
+
+    def candidate(self, key: int) -> rules.Candidate:
+        return rules.Candidate(
+            key=key,
+            group=self.path,
+            is_append_only=not self.mapped and all(opened.is_append for _, opened in self.opened),
+            is_read_write=bool(self.mapped) or any(opened.info.flags & os.O_ACCMODE == os.O_RDWR for _, opened in self.opened),
+            weight_bytes=self.weight_bytes,
+            path=self.path,
+        )
+
+    def unsaved(self) -> Finding:
+        size = units.format_size(self.weight_bytes)
+        if self.opened:
+            member, opened = self.opened[0]
+            message = f"writes in {self.path} ({size}), which is too large to go along"
+            return about.descriptor("file-overwrite-unsaved", member, opened, message)
+        message = f"maps {self.path} ({size}) to write in it, which is too large to go along"
+        return about.process("file-overwrite-unsaved", self.mapped[0], message, path=self.path)
+
+
 def _overwritten(scene: Scene, plan: Plan) -> Iterator[Finding]:
     """Yield files that are written in place and that the checkpoint records without their content."""
-    writers: dict[tuple[int, int], list[tuple[Member, Descriptor]]] = {}
-    for member in scene.members:
-        for opened in member.descriptors:
-            if _is_file(member, opened) and opened.is_regular and opened.is_writable and not opened.deleted and opened.info.mount:
-                writers.setdefault((opened.device, opened.inode), []).append((member, opened))
-    groups = [users for users in writers.values() if not _goes_along(users[0][1].target, plan)]
-    candidates = [
-        rules.Candidate(
-            key=number,
-            group=users[0][1].target,
-            is_append_only=all(opened.is_append for _, opened in users),
-            is_read_write=any(opened.info.flags & os.O_ACCMODE == os.O_RDWR for _, opened in users),
-            weight_bytes=users[0][1].size_bytes,
-            path=users[0][1].target,
-        )
-        for number, users in enumerate(groups)
-    ]
+    groups = [each for each in _written(scene) if not _goes_along(each.path, plan)]
+    candidates = [each.candidate(number) for number, each in enumerate(groups)]
     chosen = rules.choose(candidates, rules.Limits())
     for candidate in candidates:
         if candidate.key not in chosen and not candidate.is_append_only:
-            member, opened = groups[candidate.key][0]
-            size = units.format_size(candidate.weight_bytes)
-            yield about.descriptor(
-                "file-overwrite-unsaved", member, opened, f"writes in {opened.target} ({size}), which is too large to go along"
-            )
+            yield groups[candidate.key].unsaved()
+
+
+def _written(scene: Scene) -> list[_Written]:
+    """Return the files that are open for writing, or mapped so, and that do not go along as temporary ones."""
+    found: dict[str, _Written] = {}
+    for member in scene.members:
+        for opened in member.descriptors:
+            is_there = opened.is_regular and not opened.deleted and bool(opened.info.mount)
+            if is_there and _is_file(member, opened) and opened.is_writable and not carried.is_carried(opened.target, written=True):
+                weight_bytes = scene.allocated.get((opened.device, opened.inode), opened.size_bytes)
+                found.setdefault(opened.target, _Written(opened.target, weight_bytes)).opened.append((member, opened))
+    for member in scene.members:
+        for mapping in member.mappings:
+            key = (mapping.device, mapping.inode)
+            if mapping.deleted or not mapping.is_file or not mapping.is_shared_writable or key not in scene.allocated:
+                continue
+            is_device = mapping.start in member.mapped_devices
+            if not is_device and not carried.is_carried(mapping.path, written=mapping.path in found):
+                found.setdefault(mapping.path, _Written(mapping.path, scene.allocated[key])).mapped.append(member)
+    return list(found.values())
 
 
 def _goes_along(path: str, plan: Plan) -> bool:

@@ -15,6 +15,7 @@ from perdure.base.proc import mappings as maps
 from perdure.base.proc import mounts as all_mounts
 from perdure.base.proc import network, process
 from perdure.checkpoint import views
+from perdure.checkpoint.outputs import copying
 from perdure.checkpoint.preflight import links, tasks
 from perdure.checkpoint.preflight.scene import CRIU_FOLDER, Deleted, Member, Scene
 from perdure.checkpoint.preflight.watches import unreachable
@@ -74,6 +75,7 @@ def read(root: int) -> Scene:
         outside_sessions=frozenset(member.stat.session for member in members if os.path.exists(f"/proc/{member.stat.session}")) - inside,
         outside=links.holders_outside(inside, _other_ends(members, peers)),
         deleted=_deleted(members),
+        allocated=_allocated(members),
         unreachable_watches=tuple(
             (member.pid, descriptor.number, watch)
             for member in members
@@ -173,4 +175,20 @@ def _deleted(members: Iterable[Member]) -> dict[tuple[int, int], Deleted]:
                     told = Deleted(mapped.st_blocks * 512, mapped.st_nlink)
                     # maps and stat(2) number a file differently on btrfs and overlay.
                     found[mapped.st_dev, mapped.st_ino] = found[mapping.device, mapping.inode] = told
+    return found
+
+
+def _allocated(members: Iterable[Member]) -> dict[tuple[int, int], int]:
+    found: dict[tuple[int, int], int] = {}
+    for member in members:
+        for descriptor in member.descriptors:
+            if descriptor.is_regular and descriptor.is_writable:
+                with contextlib.suppress(OSError):
+                    there = os.stat(f"/proc/{member.pid}/fd/{descriptor.number}")
+                    found[descriptor.device, descriptor.inode] = copying.allocated_bytes(there)
+        for mapping in member.mappings:
+            if mapping.is_file and mapping.is_shared_writable and mapping.start not in member.mapped_devices:
+                mapped = _file_of(member.pid, mapping)
+                if mapped is not None:
+                    found[mapping.device, mapping.inode] = copying.allocated_bytes(mapped)
     return found

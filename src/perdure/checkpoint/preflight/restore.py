@@ -13,15 +13,17 @@ import msgspec
 
 from perdure.base import acting, text, units
 from perdure.base.proc import machine, mounts
+from perdure.checkpoint import temporary
 from perdure.checkpoint.criu import prefix
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.host import gpu as host_gpu
+from perdure.checkpoint.outputs import renamed
 from perdure.checkpoint.preflight import buildid, cpu, gpu_restore, host, ports, room, terminals
 from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.files import is_remote
 from perdure.checkpoint.preflight.mapped import VIRTUAL_KINDS
 from perdure.checkpoint.preflight.plan import DISKS
-from perdure.model.checkpoint import HostFact, Manifest, MappedFile, Owner, Part
+from perdure.model.checkpoint import HostFact, Manifest, MappedFile, OutputFile, Owner, Part
 from perdure.model.finding import Finding
 
 _MEMORY_KINDS = frozenset({"tmpfs", "ramfs"})
@@ -174,29 +176,44 @@ def judge(
 
 
 def _folders(manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
-    wanted = {text.original(manifest.working_directory): "the workload works in it"}
+    worked_in = text.original(manifest.working_directory)
+    made = any(text.original(folder.path) == worked_in and temporary.makes(folder, plan.owner) for folder in temporary.of(manifest))
+    wanted = {} if made else {worked_in: "the workload works in it"}
     for output in manifest.outputs:
-        if output.stored_as is None:  # what is stored is put back with its folder
+        if output.stored_as is None and not _is_folder_of_folder(text.original(output.path)):  # what is stored brings its folder
             folder, name = os.path.split(text.original(output.path))
             wanted.setdefault(folder, f"{name} is written in it")
     for path, why in sorted(wanted.items()):
-        made = path in plan.included or any(one.startswith(f"{path}/") for one in plan.included)
-        if path and not made and not os.path.isdir(path):
+        held = path in plan.included or any(one.startswith(f"{path}/") for one in plan.included)
+        if path and not held and not os.path.isdir(path):
             yield finding("restore-folder-missing", path, f"is no folder here, and {why}", path=path)
+
+
+def _is_folder_of_folder(path: str) -> bool:
+    """Tell whether the folder of the folder of the file `path` is here: where it is, what it lacks is the file's loss, and no mount's."""
+    return os.path.isdir(os.path.dirname(os.path.dirname(path)))
 
 
 def _outputs(manifest: Manifest) -> Iterator[Finding]:
     for output in manifest.outputs:
         path = text.original(output.path)
-        if output.stored_as is not None or not os.path.isdir(os.path.dirname(path)):
+        if output.stored_as is not None or not _is_folder_of_folder(path):
             continue
         try:
-            there = os.stat(path)
+            yield from _output(path, output)
         except OSError as error:
+            yield finding("restore-output-unreachable", path, f"{error.strerror}; it had {output.size_bytes} bytes", path=path)
+
+
+def _output(path: str, output: OutputFile) -> Iterator[Finding]:
+    try:
+        there = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not renamed.is_there(path, output):
             yield finding("restore-output-missing", path, f"{error.strerror}; it had {output.size_bytes} bytes", path=path)
-            continue
-        if there.st_size < output.size_bytes:
-            yield finding("restore-output-changed", path, f"had {output.size_bytes} bytes, has {there.st_size}", path=path)
+        return
+    if there.st_size < output.size_bytes and not renamed.is_there(path, output):
+        yield finding("restore-output-changed", path, f"had {output.size_bytes} bytes, has {there.st_size}", path=path)
 
 
 def _mounts(manifest: Manifest) -> Iterator[Finding]:

@@ -96,6 +96,9 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Who, outside the tree, has an end of what the tree has open: ``pipe:[5]``, ``socket:[7]``."""
     deleted: Mapping[tuple[int, int], Deleted] = {}
     """Each file that has lost the name it was opened by, by device and inode."""
+    allocated: Mapping[tuple[int, int], int] = {}
+    """Bytes on disk of each regular file that is open for writing or mapped shared and writable, by device and inode as they are told of
+    the descriptor, or of the mapping."""
     unreachable_watches: tuple[tuple[int, int, Watch], ...] = ()
     """Process, descriptor and watch, of watches whose file the kernel does not find by its handle."""
     unread: tuple[tuple[int, str], ...] = ()

@@ -75,6 +75,12 @@ GROUP = Group(
             "put the file back, or include it next time: perdure run --outputs PATH",
         ),
         Code(
+            "restore-output-unreachable",
+            _P,
+            "a file that the workload writes cannot be looked at here, so that nobody knows whether it is still there",
+            "mend the file system, or its permissions",
+        ),
+        Code(
             "restore-output-changed",
             _W,
             "a file that the workload writes is shorter than it was, or another file: what it held before cannot be brought back",
