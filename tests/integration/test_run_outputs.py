@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import pytest
@@ -62,3 +63,33 @@ def test_the_probe_decides_whether_it_is_restored(site, probe, status):
     _, err = again.communicate(timeout=LIMIT_S)
     assert again.returncode == 0, err.decode()
     assert site.log("a") == lines(MANY)
+
+
+IN_PLACE = """
+import os, time
+table = os.open("table", os.O_RDWR | os.O_CREAT)
+os.posix_fallocate(table, 0, 65 << 20)
+print("ready", flush=True)
+while not os.path.exists("hurry"):
+    time.sleep(0.01)
+"""
+"""Holds open a file that could be written in place and is too large to go along."""
+
+
+def test_what_a_checkpoint_does_not_hold_is_said_once_and_to_whoever_asked_for_it(site):
+    (site.work / "hold.py").write_text(IN_PLACE)
+    running = site.start("run", "--name", "a", "--every", "never", "--outputs", "nowhere", "--", "python3", "hold.py")
+    wait_for(lambda: site.log("a") == b"ready\n")
+    expected = {"file-overwrite-unsaved": str(site.work / "table"), "file-include-missing": str(site.work / "nowhere")}
+    for _ in range(2):
+        asked = site.run("checkpoint", "a", "--json")
+        told = {each["code"]: each["path"] for each in json.loads(asked.stdout)["warnings"]}
+        assert told.items() >= expected.items(), told
+    shown = site.run("checkpoint", "a").stderr.decode()
+    assert all(code in shown for code in expected), shown
+    assert site.run("checkpoint", "a", "--quiet").stderr == b""
+    site.hurry()
+    _, err = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 0, err.decode()
+    said = [line for line in err.decode().splitlines() if any(f"{path}: " in line for path in expected.values())]
+    assert len(said) == 2, err.decode()

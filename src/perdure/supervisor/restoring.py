@@ -37,7 +37,7 @@ from perdure.store import locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.streaming import Streams
-from perdure.supervisor import engine, folders, launching, motion, place, probing, resume
+from perdure.supervisor import cautions, engine, folders, launching, motion, place, probing, resume
 from perdure.supervisor.life import Life
 from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import Operation, State
@@ -283,4 +283,4 @@ def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:
         raise errors.RestoreRefused(engine.summary(found), hint=found[0].remedy or "see perdure check --restore", findings=findings)
     for finding in findings:
         if finding.severity is Severity.WARNING:
-            voice.say(f"{finding.subject}: {finding.message}" + (f" ({finding.remedy})" if finding.remedy else ""))
+            voice.say(cautions.words(finding))
