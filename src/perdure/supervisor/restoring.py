@@ -29,6 +29,7 @@ from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.machine import Event, Instruction
 from perdure.checkpoint.outputs import bring_back, listing, trees
 from perdure.checkpoint.preflight import restore as preflight
+from perdure.checkpoint.preflight import writers
 from perdure.checkpoint.restore import RestoreOptions
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Manifest, Part
@@ -117,7 +118,7 @@ class Restoring:
         try:
             with self._reading(life) as memory:
                 included = frozenset(entry.path for entry in listing.read(self._folder))
-                _check(life, self.manifest, included)
+                _check(life, self.manifest, included, self._folder)
                 planned = life.gpus.plan(self.manifest, life.variables)
                 _put_back(life, self.manifest, self._folder)
                 launching.give(life, streams)
@@ -254,7 +255,7 @@ class Restoring:
         return self._progress.counted(files.read(name))
 
 
-def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
+def _check(life: Life, manifest: Manifest, included: frozenset[str], contents: Path) -> None:
     plan = preflight.RestorePlan(
         criu=life.criu,
         cpu=life.cpu_check,
@@ -264,7 +265,7 @@ def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
         rewritten=frozenset(life.rewritten),
         owner=life.owner,
     )
-    _refuse(preflight.check(manifest, plan), life.voice)
+    _refuse((*preflight.check(manifest, plan), *writers.check(manifest.outputs, contents, life.owner)), life.voice)
 
 
 def _put_back(life: Life, manifest: Manifest, contents: Path) -> None:
