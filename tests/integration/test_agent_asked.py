@@ -355,7 +355,9 @@ def test_it_tells_its_service_manager_that_it_is_ready(tmp_path):
             assert manager.recv(100) == b"READY=1"
             node.end()
             assert manager.recv(100) == b"STOPPING=1"
-            assert not node.socket.exists()
+            # It stays as the sign that there will be another one.
+            with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+                client.connect(str(node.socket))
 
 
 def test_the_store_of_users_has_to_be_roots_alone():

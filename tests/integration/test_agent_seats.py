@@ -12,12 +12,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from agents import ALICE, BOB, COUNT, Node, ask_as, ends, lines, needs_root, running
+from agents import ALICE, BOB, COUNT, Node, ask_as, ends, lines, needs_root, running, start_as_user
 from supervised import LIMIT_S, command_line, remove_group, wait_for
 
 from perdure import errors
-from perdure.agent import asked, slots
+from perdure.agent import asked, slots, waiting
 from perdure.base.proc import process
+from perdure.cli import agent_run, console
 
 pytestmark = [needs_root, pytest.mark.users, pytest.mark.criu]
 
@@ -426,12 +427,33 @@ def _names(folder: Path, node: Node) -> bool:
     return False
 
 
+def run_patiently(agent_socket: str, home: str) -> int:
+    """What `perdure run` does, but that it waits longer for the agent than a busy machine takes to start one."""
+    waiting.PATIENCE_S = LIMIT_S
+    os.chdir(home)
+    options = [("name", "patient"), ("every", "never")]
+    return agent_run.run(agent_socket, ("sh", "-c", "exit 6"), dict(os.environ), options, console.Common(), events=None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_waits_for_the_next_agent(number):
+    with running() as node:
+        node.end(number)
+        with start_as_user(ALICE, run_patiently, str(node.socket), str(node.home(ALICE))) as client:
+            said = client.stderr.readline()
+            assert b"waiting for the node's agent" in said, said + client.stderr.read()
+            node.start()
+            out, err = client.communicate(timeout=240)
+            assert (client.returncode, out) == (0, b"6"), err.decode()
+            assert b"waiting" not in err
+
+
 def test_seats_go_on_while_the_agent_is_away_and_the_next_one_knows_them():
     with running() as node:
         client = node.begin(ALICE, "stays", "sh", "-c", COUNT % (100000, "0.05", 0))
         node.end(signal.SIGTERM)
         assert client.poll() is None
-        assert node.run(ALICE, "ps").returncode == 0
+        assert node.run(ALICE, "ps").returncode == errors.AgentUnavailable.exit_status
         node.start()
         assert node.ps(ALICE, "stays")["state"] == "running"
         assert node.run(ALICE, "agent", "--status").stdout.endswith(b"1 of your 256 seats are taken\n")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import criu_tree
 import msgspec
 import pytest
+from supervised import KILLED_ON_TRIAL, LIMIT_S, is_zombie, wait_for
 
 from perdure.base import privileges
 from perdure.checkpoint.criu import locate, netlock, run
@@ -144,6 +148,21 @@ def test_a_restore_that_hangs_is_ended_and_leaves_nothing(criu, tmp_path, monkey
         assert result.explanation is not None
         assert result.explanation.code == "criu-timeout"
         assert _own_children() <= before
+
+
+@pytest.mark.parametrize("action", [run.Action.DUMP, run.Action.RESTORE, run.Action.CHECK])
+def test_a_criu_that_is_killed_leaves_no_trial_of_its_own_behind(tmp_path, action):
+    (tmp_path / "criu.py").write_text(KILLED_ON_TRIAL)
+    killed = run.Criu(argv=(sys.executable, str(tmp_path / "criu.py"), str(tmp_path)), version="4.2.1", origin="a stand-in")
+    call = run.Call(action=action, images=str(tmp_path), work=str(tmp_path), timeout_s=LIMIT_S)
+    assert run.run(killed, call).returncode == -signal.SIGKILL
+    trial = int((tmp_path / "trial").read_text())
+    try:
+        wait_for(lambda: is_zombie(trial), what="for the end of the trial")
+        assert trial not in _own_children()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(trial, signal.SIGKILL)
 
 
 def test_tables_that_hold_connections_are_released_by_the_run_that_left_them(criu, tmp_path):

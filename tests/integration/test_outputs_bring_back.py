@@ -85,6 +85,28 @@ def test_what_was_added_is_cut_off_and_kept(tmp_path: Path, size: int):
     assert bring_back([output], epoch=EPOCH, contents=None) == ()
 
 
+def test_what_others_append_while_a_tail_is_kept_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "log"
+    path.write_bytes(b"then\n")
+    output = recorded(path)
+    path.write_bytes(b"then\nlater\n")
+    more = [b"of another\n", b"and more\n"]
+    keep_range = aside.keep_range
+
+    def meanwhile(*arguments):
+        kept = keep_range(*arguments)
+        if more:
+            with open(path, "ab") as another:
+                another.write(more.pop(0))
+        return kept
+
+    monkeypatch.setattr(aside, "keep_range", meanwhile)
+    (found,) = bring_back([output], epoch=EPOCH, contents=None)
+    assert (found.code, path.read_bytes()) == ("restore-output-cut", b"then\n")
+    assert "the 26 bytes after them are in log.perdure-tail-7 and log.perdure-tail-7.1 and log.perdure-tail-7.2" in found.message
+    assert b"".join(content for _, content in sorted(tails(tmp_path).items())) == b"later\nof another\nand more\n"
+
+
 def test_a_tail_never_replaces_anything(tmp_path: Path):
     path = tmp_path / "log"
     path.write_bytes(b"1")

@@ -16,13 +16,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from supervised import COUNT, LIMIT_S, Site, command_line, descendants, is_trial, is_zombie, lines, wait_for
+from supervised import COUNT, KILLED_ON_TRIAL, LIMIT_S, Site, command_line, descendants, is_zombie, lines, wait_for
 
 from perdure import errors
-from perdure.base.proc import process
+from perdure.base.proc import machine, process
+from perdure.checkpoint import tree
 from perdure.store import documents, layout, lives, locks
 from perdure.store.owners import Linux
-from perdure.supervisor import place
+from perdure.supervisor import place, state
+from perdure.supervisor.record import Operation
 
 pytestmark = pytest.mark.criu
 
@@ -75,6 +77,17 @@ def frozen(pids: list[int]) -> list[int]:
     return found
 
 
+def _dumping(pid: int) -> list[tree.Tree]:
+    """CRIU below the supervisor `pid`, and its own children."""
+    found = []
+    for below in descendants(pid):
+        with contextlib.suppress(errors.ProcessGone):
+            ticks = process.stat(below).start_ticks
+            if b"dump" in command_line(below):
+                found.append(tree.Tree(below, ticks))
+    return found
+
+
 def _savers(pid: int) -> list[int]:
     """Those below the supervisor `pid` that store a checkpoint."""
     return [below for below in descendants(pid) if b"perdure.supervisor.saver" in command_line(below)]
@@ -113,6 +126,28 @@ def test_the_supervisor_killed_at_random_instants(site):
     _kill_rounds(site, rounds=12, seed=20261129)
 
 
+def test_what_a_criu_left_that_was_killed_with_its_supervisor_ends_with_the_next_run(site):
+    run = ["run", "--name", "a", "--every", "never", "--", "python3", "count.py", "1000000", "0.02"]
+    killed = site.start(*run)
+    wait_for(lambda: site.log("a"))
+    site.kill_all(killed)
+    folder = site.folder / "staging" / "perdure-left"
+    (folder / "images").mkdir(parents=True)
+    (folder / "criu.py").write_text(KILLED_ON_TRIAL)
+    with state.opened(site.state / "state.db") as database:
+        row = Operation(number=0, workload="a", kind="checkpoint", began_ns=1, staging=str(folder), boot_id=machine.boot_id())
+        database.begin(row)
+    subprocess.run(["python3", folder / "criu.py", folder, "dump", "-D", folder / "images"], check=False)
+    trial = int((folder / "trial").read_text())
+    wait_for(lambda: process.stat(trial).is_stopped, what="for the trial to stop")
+    again = site.start(*run)
+    wait_for(lambda: is_zombie(trial), what="for the end of the trial")
+    wait_for(lambda: not folder.exists(), what=f"for the end of {folder}")
+    wait_for(lambda: site.ps("a")["state"] == "running", what="for the next run")
+    assert site.run("stop", "a").returncode == 0
+    again.communicate(timeout=LIMIT_S)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # each instant takes three seconds where nothing else runs
 def test_the_supervisor_killed_at_200_random_instants(site):
@@ -122,18 +157,22 @@ def test_the_supervisor_killed_at_200_random_instants(site):
 def _kill_rounds(site: Site, *, rounds: int, seed: int) -> None:
     generator = random.Random(seed)
     run = ["run", "--name", "a", "--every", "1s", "--events", "events", "--", "python3", "state.py", "1000000"]
-    newest = ""
+    newest, of_criu = "", []
     for number in range(rounds):
         process = site.start(*run)
         wait_for(lambda process=process: b'"running"' in _said(site) or process.poll() is not None)
         assert process.poll() is None, process.stderr.read().decode()
+        for one in of_criu:
+            # Where CRIU had a child just then that has itself traced, it is the next run that ends that.
+            wait_for(lambda one=one: not tree.is_alive(one), what=f"end of {one}, round {number}")
         if newest:
             assert f'"text":"a@{int(newest[:8])}.{int(newest[9:])}"'.encode() in _said(site), (number, newest, _said(site))
         os.truncate(site.work / "events", 0)
         asker = site.start("checkpoint", "a")
         wait_for(lambda asker=asker: b'"check"' in _said(site) or asker.poll() is not None)
         time.sleep(generator.uniform(0.0, 1.2))
-        below = [pid for pid in descendants(process.pid) if not is_trial(pid)]
+        of_criu = _dumping(process.pid)
+        below = [pid for pid in descendants(process.pid) if pid not in {one.pid for one in of_criu}]
         process.kill()
         process.wait()
         asker.communicate(timeout=LIMIT_S)

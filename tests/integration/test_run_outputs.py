@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 
 import pytest
 from supervised import LIMIT_S, lines, wait_for
+from writing import holding
+
+from perdure.base.proc import process
 
 pytestmark = pytest.mark.criu
 
@@ -62,3 +67,76 @@ def test_the_probe_decides_whether_it_is_restored(site, probe, status):
     _, err = again.communicate(timeout=LIMIT_S)
     assert again.returncode == 0, err.decode()
     assert site.log("a") == lines(MANY)
+
+
+IN_PLACE = """
+import os, time
+table = os.open("table", os.O_RDWR | os.O_CREAT)
+os.posix_fallocate(table, 0, 65 << 20)
+print("ready", flush=True)
+while not os.path.exists("hurry"):
+    time.sleep(0.01)
+"""
+"""Holds open a file that could be written in place and is too large to go along."""
+
+
+def test_what_a_checkpoint_does_not_hold_is_said_once_and_to_whoever_asked_for_it(site):
+    (site.work / "hold.py").write_text(IN_PLACE)
+    running = site.start("run", "--name", "a", "--every", "never", "--outputs", "nowhere", "--", "python3", "hold.py")
+    wait_for(lambda: site.log("a") == b"ready\n")
+    expected = {"file-overwrite-unsaved": str(site.work / "table"), "file-include-missing": str(site.work / "nowhere")}
+    for _ in range(2):
+        asked = site.run("checkpoint", "a", "--json")
+        told = {each["code"]: each["path"] for each in json.loads(asked.stdout)["warnings"]}
+        assert told.items() >= expected.items(), told
+    shown = site.run("checkpoint", "a").stderr.decode()
+    assert all(code in shown for code in expected), shown
+    assert site.run("checkpoint", "a", "--quiet").stderr == b""
+    site.hurry()
+    _, err = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 0, err.decode()
+    said = [line for line in err.decode().splitlines() if any(f"{path}: " in line for path in expected.values())]
+    assert len(said) == 2, err.decode()
+
+
+NOTE = """
+import os, sys, time
+table = os.open("table", os.O_RDWR | os.O_CREAT)
+log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for number in range(int(sys.argv[1])):
+    os.pwrite(table, b"%d" % number, 0)
+    os.write(log, b"%d\\n" % number)
+    print("line", number, flush=True)
+    if not os.path.exists("hurry"):
+        time.sleep(0.01)
+"""
+"""Writes a number in place into one file, and appends it to another."""
+
+
+def test_files_that_somebody_else_writes_in_place_are_not_touched_and_those_that_others_append_to_are(site):
+    (site.work / "note.py").write_text(NOTE)
+    run = ["run", "--name", "a", "--every", "never", "--", "python3", "note.py", str(MANY)]
+    first = site.start(*run)
+    wait_for(lambda: len(site.log("a").splitlines()) > 10)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(LIMIT_S) == 75
+    table, log = site.work / "table", site.work / "log"
+    table.write_bytes(b"of another")
+    with open(log, "ab") as another:
+        another.write(b"of another\n")
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (table, log)}
+    with holding((str(table), os.O_WRONLY, 0, 0), (str(log), os.O_WRONLY | os.O_APPEND, 0, 0)) as pid:
+        refused = site.run(*run)
+        assert refused.returncode == 22, refused.stderr.decode()
+        said = f"restore-output-in-use: {table}: process {pid} ({process.stat(pid).command}) has it open for writing"
+        assert said in refused.stderr.decode(), refused.stderr.decode()
+        assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
+        assert not list(site.work.glob("*perdure-tail*"))
+    site.hurry()
+    with holding((str(log), os.O_WRONLY | os.O_APPEND, 0, 0)) as pid:
+        said = f"{log}: process {pid} ({process.stat(pid).command}) appends to it, too"
+        again = site.run(*run)
+    assert again.returncode == 0, again.stderr.decode()
+    assert said in again.stderr.decode()
+    assert log.read_text() == "".join(f"{number}\n" for number in range(MANY))
+    assert any(b"of another\n" in path.read_bytes() for path in site.work.glob("log.perdure-tail-*"))

@@ -21,9 +21,9 @@ def candidate(key: int, weight: int, *, append: bool = False, read_write: bool =
     return Candidate(key=key, group=group or path, is_append_only=append, is_read_write=read_write, weight_bytes=weight, path=path)
 
 
-def output(*flags: int, mapped: bool = False, stored_as: str | None = None) -> OutputFile:
+def output(*flags: int, mapped: bool = False, stored_as: str | None = None, digest: str | None = None) -> OutputFile:
     holders = tuple(Holder(7, number, 0, each) for number, each in enumerate(flags))
-    return OutputFile("/data/x", 10, 1, 2, 3, 0o644, 0, 0, holders, stored_as=stored_as, mapped=mapped)
+    return OutputFile("/data/x", 10, 1, 2, 3, 0o644, 0, 0, holders, stored_as=stored_as, head_digest=digest, mapped=mapped)
 
 
 def test_files_that_only_grow_stay_where_they_are_unless_their_folder_may_be_emptied():
@@ -82,7 +82,8 @@ def test_what_flags_say(file, only_grows, size_checked):
 
 
 def test_only_what_can_be_overwritten_and_is_not_stored_is_warned_of():
-    files = [output(APPEND), output(os.O_RDWR, stored_as="outputs/0"), output(os.O_RDWR)]
+    unreadable = output(os.O_RDWR)
+    files = [output(APPEND, digest="aa"), output(os.O_RDWR, stored_as="outputs/0"), unreadable, output(os.O_RDWR, digest="bb")]
     (found,) = rules.unprotected(files)
     assert (found.code, found.severity, found.path, found.pid, found.fd) == ("file-overwrite-unsaved", Severity.WARNING, "/data/x", 7, 0)
     assert "--outputs /data/x" in found.remedy

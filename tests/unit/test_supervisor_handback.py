@@ -68,7 +68,16 @@ def test_what_was_written_after_the_checkpoint_is_cut_off_and_slurms_lines_stay(
     job.wrote((1, b"one\ntwo\nthree\nfour"))
     _, done, content = job.brought_back(b"one\ntwo\nthree\nfour" + b"\n" + KILLED + SAID, 8, append=append)
     assert content == b"one\ntwo\n" + KILLED + SAID + b"[goes on]"
-    assert done == "11 B written after the checkpoint cut off"
+    assert done == "11 B written after the checkpoint cut off, and kept as slurm-7.out.perdure-tail-2"
+    assert (job.folder / "slurm-7.out.perdure-tail-2").read_bytes() == b"three\nfour\n" + KILLED + SAID
+
+
+def test_what_others_wrote_behind_it_is_kept_beside_whoever_owns_the_file(job):
+    job.wrote((1, b"one\ntwo\n"))
+    _, done, content = job.brought_back(b"one\ntwo\nsaid by another program\n", 4)
+    assert content == b"one\n[goes on]"
+    assert (job.folder / "slurm-7.out.perdure-tail-2").read_bytes() == b"two\nsaid by another program\n"
+    assert done.endswith("and kept as slurm-7.out.perdure-tail-2")
 
 
 def test_with_nothing_but_lines_of_others_behind_it_is_left_as_it_is(job):
@@ -82,7 +91,7 @@ def test_lines_of_others_in_between_are_passed_over(job):
     there = SAID + b"one\ntw" + SAID + b"o\n" + KILLED + b"three\nfour\n"
     _, done, content = job.brought_back(there, size)
     assert content == SAID + b"one\ntw" + SAID + b"o\n" + KILLED + b"three\n[goes on]"
-    assert done == "5 B written after the checkpoint cut off"
+    assert done == "5 B written after the checkpoint cut off, and kept as slurm-7.out.perdure-tail-2"
 
 
 def test_a_line_of_the_workload_that_begins_as_ours_do_is_the_workloads(job):

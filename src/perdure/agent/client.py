@@ -5,9 +5,11 @@ The other side has to be root: a socket that another user made would be told wha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +25,43 @@ SOCKET = "/run/perdure/agent.sock"
 
 _CREDENTIALS = struct.Struct("iII")
 _CONNECT_S = 30
+_AGAIN_S = 0.2
 _HINT = "see whether perdure agent runs: systemctl status perdure-agent"
 _CHUNK_BYTES = 1 << 16
 
 
-def connect(path: str) -> socket.socket:
-    """Connect to the agent that listens at `path`. Raises `errors.AgentUnavailable`, and `errors.InputDenied` when it is not root's."""
+def connect(path: str, *, patience_s: float = 0.0, on_wait: Callable[[], None] = lambda: None) -> socket.socket:
+    """Connect to the agent that listens at `path`; where none does, as while it is started anew, wait for one for at most `patience_s`.
+
+    `on_wait` is called once, before that. Raises `errors.AgentUnavailable`, and `errors.InputDenied` when it is not root's.
+    """
+    until_s = time.monotonic() + patience_s
+    has_waited = False
+    while True:
+        try:
+            return _connect(path)
+        except errors.AgentUnavailable as error:
+            if not isinstance(error.__cause__, (ConnectionRefusedError, FileNotFoundError)) or time.monotonic() >= until_s:
+                raise
+        if not has_waited:
+            has_waited = True
+            on_wait()
+        time.sleep(_AGAIN_S)
+
+
+def forget(path: str) -> None:
+    """Remove the socket that an agent has left at `path`; one that an agent listens at stays."""
+    try:
+        connect(path).close()
+    except errors.AgentUnavailable as error:
+        if isinstance(error.__cause__, ConnectionRefusedError):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    except errors.InputDenied:
+        pass  # nobody's but that other user's
+
+
+def _connect(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         # A connection that waits for its turn is told by the socket's own limit: Python's would give up at once.

@@ -201,24 +201,25 @@ def _let_go(found: Caller) -> None:
 
 @contextlib.contextmanager
 def _listening(path: str) -> Iterator[socket.socket]:
-    """Listen at `path`, for everybody, while the block runs. Raises `errors.OutputError`."""
+    """Listen at `path`, for everybody, while the block runs. Raises `errors.OutputError`.
+
+    The socket stays afterwards, and refuses: whoever finds it knows that there is an agent, and may wait for the next.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     with listener:
         try:
             with linkless.parent(path) as (folder, name):
-                way = f"/proc/self/fd/{folder}/{name}"  # an address has room for a hundred bytes
+                new = f"/proc/self/fd/{folder}/.{os.getpid()}"  # an address has room for a hundred bytes
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(way)  # left behind by one that died: the lock says that no one listens
-                listener.bind(way)
-                os.chmod(way, _FOR_ALL)
+                    os.unlink(new)
+                listener.bind(new)
+                os.chmod(new, _FOR_ALL)
                 listener.listen(_BACKLOG)
+                # In place of the one before, where nobody listens any more: the lock says so.
+                os.rename(new, name, dst_dir_fd=folder)
         except OSError as error:
             raise errors.OutputError(f"cannot listen at {path}: {error.strerror}", hint="see the setting agent-socket") from error
-        try:
-            yield listener
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        yield listener
 
 
 def tell_manager(state: str) -> None:

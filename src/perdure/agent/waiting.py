@@ -26,18 +26,33 @@ from perdure.supervisor import signals, terminal, wire
 from perdure.supervisor.messages import Event
 from perdure.supervisor.reactor import READ, Reactor
 
+PATIENCE_S = 15.0
+"""So long an agent that does not listen is waited for: one that is started anew, with a newer Perdure for example, takes a few seconds."""
+
 _CHUNK_BYTES = 1 << 16
 
 
-def run(path: str, request: Request, *, say: Callable[[str], None], on_event: Callable[[Event], None], detach: bool = False) -> int:
+def run(
+    path: str,
+    request: Request,
+    *,
+    say: Callable[[str], None],
+    on_event: Callable[[Event], None],
+    on_wait: Callable[[], None],
+    detach: bool = False,
+) -> int:
     """Ask the agent at `path` for a seat, wait for the workload, and return what it ends with.
 
-    `say` is told what a person should know, `on_event` of events where `request` asks for them. With `detach` it returns 0 once the
-    workload runs.
+    `say` is told what a person should know, `on_event` of events where `request` asks for them; `on_wait` is called once where no agent
+    listens, which is then waited for. With `detach` it returns 0 once the workload runs.
 
     Raises what the agent refuses with, and `errors.AgentUnavailable` when the seat goes away.
     """
-    with contextlib.closing(Reactor()) as reactor, client.connect(path) as channel, signals.delivered(reactor) as inbox:
+    with (
+        contextlib.closing(Reactor()) as reactor,
+        client.connect(path, patience_s=PATIENCE_S, on_wait=on_wait) as channel,
+        signals.delivered(reactor) as inbox,
+    ):
         waiting = _Waiting(channel, reactor, say, on_event)
         relay = Relay(reactor) if not detach and os.isatty(0) and os.isatty(1) else None
         try:

@@ -39,7 +39,12 @@ def run(
     os.umask(mask)
     request = Request(umask=mask, working_directory=os.getcwd(), argv=command, environment=environment, options=tuple(given))
     detach = ("detach", "1") in given
-    return waiting.run(path, request, say=told.say, on_event=told.event, detach=detach)
+    return waiting.run(path, request, say=told.say, on_event=told.event, on_wait=lambda: _tell_of_wait(common, path), detach=detach)
+
+
+def _tell_of_wait(common: console.Common, path: str) -> None:
+    if not common.json:
+        console.note(common, f"perdure: waiting for the node's agent, which does not listen at {path} just now")
 
 
 class _Told:

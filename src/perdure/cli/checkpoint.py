@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from perdure import errors
 from perdure.agent import asked
 from perdure.base import units
-from perdure.cli import agent_side, console, keep
+from perdure.cli import agent_side, console, findings, keep
 from perdure.model.checkpoint import check_name
 from perdure.supervisor import control, lock, messages
 from perdure.supervisor.folders import Folders
@@ -30,7 +30,8 @@ def checkpoint(
 ) -> None:
     """Save a running workload, and wait until the checkpoint is durable.
 
-    With --json, what goes on is told on stderr, one event a line, and the checkpoint on stdout.
+    Warnings say what may not come back from it as it is now. With --json, what goes on is told on stderr, one event a line, and the
+    checkpoint on stdout: "warnings" are findings as perdure check has them, "warnings_in_all" is how many there are.
 
     For example:
 
@@ -52,8 +53,10 @@ def checkpoint(
     if saved is None:
         raise errors.CheckpointFailed(f"{name} ended before it was saved", hint="see perdure ps")
     if common.json:
-        console.print_json(_document(saved))
+        console.print_json(_document(saved, answer))
         return
+    for warning in answer.warnings:
+        console.note(common, findings.line(warning))
     console.out().print(_line(saved, stop=stop))
 
 
@@ -63,9 +66,9 @@ def require_running(folders: Folders, name: str) -> None:
         raise errors.WorkloadMissing(f"{name} is not running", hint="see perdure ps")
 
 
-def _document(saved: LastCheckpoint) -> dict[str, object]:
+def _document(saved: LastCheckpoint, answer: messages.Answer) -> dict[str, object]:
     document: dict[str, object] = msgspec.to_builtins(saved)
-    return document | {"id": str(saved.id)}
+    return document | {"id": str(saved.id), "warnings": msgspec.to_builtins(answer.warnings), "warnings_in_all": answer.warnings_in_all}
 
 
 def _line(saved: LastCheckpoint, *, stop: bool) -> str:

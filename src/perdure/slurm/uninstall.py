@@ -13,6 +13,7 @@ import time
 import msgspec
 
 from perdure import errors
+from perdure.agent import client
 from perdure.slurm import folder, manifest, occupants, placing, unit
 from perdure.slurm.manifest import Entry, Manifest
 
@@ -118,6 +119,7 @@ def _close(found: Manifest) -> list[str]:
     if has_unit:
         notes.append(unit.forget())
     occupants.end_agents(occupants.find(_versions(found.prefix)), limit_s=_AGENT_S)
+    client.forget(client.SOCKET)
     return [note for note in notes if note]
 
 

@@ -22,7 +22,8 @@ from perdure.checkpoint import dump, machine, tree
 from perdure.checkpoint.criu import netlock
 from perdure.checkpoint.machine import Instruction
 from perdure.model.checkpoint import CheckpointId, Manifest
-from perdure.supervisor import engine, motion, saver
+from perdure.model.finding import Finding
+from perdure.supervisor import cautions, engine, motion, saver
 from perdure.supervisor.console import Console
 from perdure.supervisor.jobs import Job
 from perdure.supervisor.life import Life
@@ -49,6 +50,8 @@ class Done(msgspec.Struct, frozen=True):
     """How many the workload has now."""
     problem: errors.PerdureError | None
     """What went wrong afterwards: older ones were not removed."""
+    warnings: tuple[Finding, ...] = ()
+    """What of it may not come back as a person expects."""
 
 
 Ended = Callable[[Due, Done | errors.PerdureError | None], None]
@@ -77,6 +80,8 @@ class Checkpointing:
         self._stores = 0
         self._made_way = False
         self._doubtful_until_s = 0.0
+        self._cautions = cautions.Cautions(life.name)
+        self._warnings: tuple[Finding, ...] = ()
         self.phase: str | None = None
         """What is going on; None: nothing."""
 
@@ -179,6 +184,9 @@ class Checkpointing:
         if self._cancelled:
             self._finish(due, None, errors.CheckpointFailed(f"it was ended: {self._cancelled}"))
             return
+        self._warnings = cautions.of(dumped.findings)
+        for line in self._cautions.say(self._warnings):
+            self._life.voice.say(line)
         self._stores, self._lost = 0, dumped.lost
         if dumped.lost:
             # What is saved is its last state: it goes on from there, and is ended here.
@@ -269,7 +277,8 @@ class Checkpointing:
             run_id = self._run_id
             if not due.stop and self._now.state is machine.State.COMMITTED:
                 self._step(machine.Event.SETTLED)
-            self._ended(due, Done(due, committed.manifest, now_s() - self._began_s, saving.checkpoints if saving else None, error))
+            count = saving.checkpoints if saving else None
+            self._ended(due, Done(due, committed.manifest, now_s() - self._began_s, count, error, self._warnings))
             if due.stop:
                 netlock.release(run_id)  # connections that were kept are gone with the workload
         else:

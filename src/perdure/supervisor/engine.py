@@ -18,7 +18,7 @@ from perdure.checkpoint import adopt, carried, dump, placing, staging, temporary
 from perdure.checkpoint.criu import calls
 from perdure.checkpoint.criu.run import Criu, Running
 from perdure.checkpoint.cuda.contract import Store
-from perdure.checkpoint.outputs import ledgers, record, trees
+from perdure.checkpoint.outputs import ledgers, record, rules, trees
 from perdure.checkpoint.preflight import connections, gpu_states, host, mapped, save, terminals
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.model.checkpoint import (
@@ -139,7 +139,8 @@ class Dumping:
             str(dumped.images),
             str(folder),
             (*_items(folder, dumped.images), *self._life.gpus.items()),
-            (*findings, *self._taken.findings),
+            # What was done with the files is known by now.
+            (*self._taken.findings, *(finding for finding in findings if finding.code != rules.UNSAVED)),
             dumped.run_id,
             self._lost,
         )
@@ -252,7 +253,7 @@ class Dumping:
         on_gpus = life.gpus.describe()
         if self._recording is not None:
             taken.outputs = self._recording.outputs()
-            taken.findings = (*taken.findings, *self._recording.findings)
+            taken.findings = (*taken.findings, *self._recording.findings, *rules.unprotected(taken.outputs))
         return Manifest(
             id=self._checkpoint,
             created_ns=created_ns,

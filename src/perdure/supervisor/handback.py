@@ -1,8 +1,8 @@
 """Our own stdout and stderr, where they are files: brought back to the checkpoint as the workload's own files are. Called by `start`.
 
 ``perdure run … > out`` again finds a file that the shell emptied: what was written until the checkpoint is put back. ``>> out`` finds one
-that also holds what was written after the checkpoint: it is cut. Everything comes from, and is still in, the console's log. The file of a
-job of a scheduler is treated the same, whether the scheduler emptied it or wrote on.
+that also holds what was written after the checkpoint: it is cut, and what goes is kept beside it. What is put back comes from, and is
+still in, the console's log. The file of a job of a scheduler is treated the same, whether the scheduler emptied it or wrote on.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class Written(msgspec.Struct, frozen=True):
 def give_back(written: Written, descriptor: int, known: Target | None, *, epoch: int, owner: Owner | None) -> tuple[Target | None, str]:
     """Bring the file at `descriptor` to what is `written`.
 
-    `known` is what it led to before, as far as this machine saw that. `owner` is whose file it is (None: this process's own); what is cut
-    off is then kept beside it as ``NAME.perdure-tail-EPOCH``, since that user cannot read the log. Lines of Perdure and of Slurm stay.
+    `known` is what it led to before, as far as this machine saw that. `owner` is whose file it is (None: this process's own). What is cut
+    off is kept beside it as ``NAME.perdure-tail-EPOCH``: others may have written there too, of which the log knows nothing. Lines of
+    Perdure and of Slurm stay.
     Returns what it leads to now, None for no file or one whose content is somebody else's, and what was done in words; empty: nothing. A
     file that holds something else is left alone.
     """
@@ -110,14 +111,14 @@ def _cut(descriptor: int, held: _Held, end_bytes: int, owner: Owner | None) -> s
     lines = splice.others(held.reading, end, end_bytes)
     if len(lines) >= end_bytes - end:
         return ""
-    kept = _keep_aside(descriptor, held, owner) if owner is not None else ""
+    kept = _keep_aside(descriptor, held, owner)
     os.ftruncate(descriptor, end)
     os.lseek(descriptor, end, os.SEEK_SET)
     os.write(descriptor, lines)
     return f"{units.format_size(end_bytes - end - len(lines))} written after the checkpoint cut off" + kept
 
 
-def _keep_aside(descriptor: int, held: _Held, owner: Owner) -> str:
+def _keep_aside(descriptor: int, held: _Held, owner: Owner | None) -> str:
     """Copy what is to be cut off into a file beside, as `owner`; say where it is."""
     path = os.readlink(f"/proc/self/fd/{descriptor}")
     try:

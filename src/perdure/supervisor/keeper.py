@@ -17,7 +17,8 @@ from perdure import errors
 from perdure.base import text, units
 from perdure.checkpoint import aftermath
 from perdure.model.checkpoint import Manifest, Trigger
-from perdure.supervisor import ending, messages, signals
+from perdure.model.finding import Finding
+from perdure.supervisor import cautions, ending, messages, signals
 from perdure.supervisor.allotment import Allotment
 from perdure.supervisor.askers import Askers
 from perdure.supervisor.checkpointing import Checkpointing, Done
@@ -78,6 +79,8 @@ class Keeper:
         self._askers = Askers()
         self._is_resting = False
         """At the last checkpoint it had not run since the one before."""
+        self._warnings: tuple[Finding, ...] = ()
+        """Those of the last checkpoint."""
         self._said_of_delay = ""
         """Why it was not the moment for the last one, as it was said; empty: it was."""
 
@@ -198,6 +201,8 @@ class Keeper:
             phase=self._checkpoints.phase,
             next_s=max(pause_s, 0.0) if math.isfinite(pause_s) else None,
             checkpoint=checkpoint or self._life.record.last_checkpoint,
+            warnings=cautions.fitting(self._warnings),
+            warnings_in_all=len(self._warnings),
         )
 
     def _tell(self, event: Event) -> None:
@@ -231,6 +236,7 @@ class Keeper:
         count = done.checkpoints if done.checkpoints is not None else self._life.record.checkpoints + 1
         self._life.remember(last_checkpoint=last, checkpoints=count, changed_ns=time.time_ns())
         self._said_of_delay = ""
+        self._warnings = done.warnings
         self._triggers.committed(now_s(), stopped_s=last.stopped_s, whole_s=done.whole_s)
         self._allotment.warn_of_grace(done.whole_s)
         self._tell(Event("committed", self._life.name, time.time_ns(), checkpoint=last, durations_s=manifest.durations_s))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from perdure.model.finding import Finding
 from perdure.supervisor import wire
 from perdure.supervisor.record import LastCheckpoint
 from perdure.supervisor.wire import ErrorDocument
@@ -67,6 +68,10 @@ class Answer(msgspec.Struct, frozen=True, tag="answer", omit_defaults=True):
     next_s: float | None = None
     """Seconds until the next checkpoint by itself."""
     checkpoint: LastCheckpoint | None = None
+    warnings: tuple[Finding, ...] = ()
+    """What may not come back as expected from the last checkpoint of this life, as far as an answer has room for it."""
+    warnings_in_all: int = 0
+    """How many there are."""
     gpu_bytes: int | None = None
     """GPU memory that was moved; None: none was, or the driver does not tell how much."""
     took_s: float | None = None

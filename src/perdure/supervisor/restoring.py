@@ -29,6 +29,7 @@ from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.machine import Event, Instruction
 from perdure.checkpoint.outputs import bring_back, listing, trees
 from perdure.checkpoint.preflight import restore as preflight
+from perdure.checkpoint.preflight import writers
 from perdure.checkpoint.restore import RestoreOptions
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Manifest, Part
@@ -37,7 +38,7 @@ from perdure.store import locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.streaming import Streams
-from perdure.supervisor import engine, folders, launching, motion, place, probing, resume
+from perdure.supervisor import cautions, engine, folders, launching, motion, place, probing, resume
 from perdure.supervisor.life import Life
 from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import Operation, State
@@ -117,7 +118,7 @@ class Restoring:
         try:
             with self._reading(life) as memory:
                 included = frozenset(entry.path for entry in listing.read(self._folder))
-                _check(life, self.manifest, included)
+                _check(life, self.manifest, included, self._folder)
                 planned = life.gpus.plan(self.manifest, life.variables)
                 _put_back(life, self.manifest, self._folder)
                 launching.give(life, streams)
@@ -259,7 +260,7 @@ class Restoring:
         return self._progress.counted(files.read(name))
 
 
-def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
+def _check(life: Life, manifest: Manifest, included: frozenset[str], contents: Path) -> None:
     plan = preflight.RestorePlan(
         criu=life.criu,
         cpu=life.cpu_check,
@@ -270,7 +271,7 @@ def _check(life: Life, manifest: Manifest, included: frozenset[str]) -> None:
         owner=life.owner,
         variables=life.variables,
     )
-    _refuse(preflight.check(manifest, plan), life.voice)
+    _refuse((*preflight.check(manifest, plan), *writers.check(manifest.outputs, contents, life.owner)), life.voice)
 
 
 def _put_back(life: Life, manifest: Manifest, contents: Path) -> None:
@@ -290,4 +291,4 @@ def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:
         raise errors.RestoreRefused(engine.summary(found), hint=found[0].remedy or "see perdure check --restore", findings=findings)
     for finding in findings:
         if finding.severity is Severity.WARNING:
-            voice.say(f"{finding.subject}: {finding.message}" + (f" ({finding.remedy})" if finding.remedy else ""))
+            voice.say(cautions.words(finding))

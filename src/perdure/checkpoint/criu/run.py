@@ -17,6 +17,7 @@ import threading
 import time
 
 from perdure import errors
+from perdure.base.proc import process
 from perdure.checkpoint import namespaces
 from perdure.checkpoint.criu import log, netlock, repair
 from perdure.checkpoint.criu.calls import Action, Call, Criu, Result, command, external, inherit_fd, log_name_of, wants_preload
@@ -104,6 +105,7 @@ class Running:
         event = self._await(self._pidfd, self._cancel, limit_s=limit_s)
         if event != self._pidfd:
             self._give_up()
+        self._end_group_of_a_killed_one()
         returncode = self._child.wait()
         with self._lock:
             self._ended = True
@@ -129,6 +131,27 @@ class Running:
                 if self._await(self._pidfd, limit_s=GRACE_S) is not None:
                     return
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _end_group_of_a_killed_one(self) -> None:
+        """Wait for CRIU's end, and where that was a signal's, end what is left of its process group: children that it tried the kernel on.
+
+        Whoever had itself traced when CRIU was gone would stay stopped for ever. The group was made for this CRIU; as long as that is not
+        reaped, nobody else's can have its number.
+        """
+        group = self._child.pid
+        try:
+            ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+            if ended is None or ended.si_code == os.CLD_EXITED:
+                return
+        except ChildProcessError:
+            return  # somebody else has reaped it
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        for pid in process.children(os.getpid()):
+            # To the one that takes over orphans they are children.
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                if pid != group and os.getpgid(pid) == group:
+                    os.waitpid(pid, 0)
 
     def _judge(self, returncode: int, *, timed_out: bool, cancelled: bool) -> Result:
         wall_s = time.monotonic() - self._began

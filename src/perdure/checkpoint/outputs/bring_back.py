@@ -11,6 +11,7 @@ cut).
 
 from __future__ import annotations
 
+import enum
 import os
 import stat
 from collections.abc import Callable, Iterable
@@ -21,6 +22,9 @@ from perdure.base import acting, linkless, text
 from perdure.checkpoint.outputs import aside, copying, renamed, rules
 from perdure.model.checkpoint import OutputFile, Owner
 from perdure.model.finding import Finding, Severity
+
+_MOST_APPENDED = 20
+"""So often more of a file is kept aside that grows while it is."""
 
 
 def bring_back(outputs: Iterable[OutputFile], *, epoch: int, contents: Path | None, owner: Owner | None = None) -> tuple[Finding, ...]:
@@ -39,6 +43,21 @@ def bring_back(outputs: Iterable[OutputFile], *, epoch: int, contents: Path | No
             path = text.original(output.path)
             findings.append(rules.finding("restore-output-failed", Severity.PROBLEM, path, f"cannot be brought back: {reason}"))
     return tuple(findings)
+
+
+class Change(enum.Enum):
+    """What is done to a file that lies at its path."""
+
+    NONE = enum.auto()
+    CUT = enum.auto()
+    """What lies beyond the recorded size is kept aside and cut off; what is before stays."""
+    REWRITE = enum.auto()
+    """Other content takes the place of what it holds."""
+
+
+def change(output: OutputFile, *, contents: Path | None, owner: Owner | None = None) -> Change:
+    """Return what `bring_back` would do to the file of `output` itself; nothing is done. Raises OSError and `errors.PerdureError`."""
+    return _Return(output, 0, contents, owner).foreseen()
 
 
 def checked_name(name: str) -> str:
@@ -72,6 +91,30 @@ class _Return:
         finally:
             os.close(source)
         return self._findings
+
+    def foreseen(self) -> Change:
+        """Return what `run` would do to the file that lies there now."""
+        with acting.as_owner(self._owner), linkless.parent(self._path) as (folder, name):
+            current = linkless.open_regular(folder, name)
+        try:
+            there = os.fstat(current)
+            size = self._output.size_bytes
+            if self._stored is None:
+                is_same = (there.st_dev, there.st_ino) == (self._output.device, self._output.inode)
+                may_cut = self._is_ours(there) and (self._is_known(current, there) or (is_same and rules.is_size_checked(self._output)))
+                return Change.CUT if may_cut and there.st_size > size else Change.NONE
+            if not self._is_ours(there) or there.st_size < size or not self._begins_with(current, self._stored):
+                return Change.REWRITE
+            return Change.CUT if there.st_size > size else Change.NONE
+        finally:
+            os.close(current)
+
+    def _begins_with(self, current: int, stored: Path) -> bool:
+        source = os.open(stored, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return copying.is_equal(source, current, 0, self._output.size_bytes)
+        finally:
+            os.close(source)
 
     def _on_the_way(self, bring: Callable[[int, str], None]) -> None:
         """Walk to the file and let `bring` do its work, both as the owner."""
@@ -219,9 +262,7 @@ class _Return:
         output = self._output
         there = os.fstat(current)
         if there.st_size > output.size_bytes:
-            tail = aside.keep_range(folder, name, current, output.size_bytes, self._epoch)
-            if os.fstat(current).st_size != there.st_size:
-                raise errors.OutputError("somebody writes to it")
+            kept_bytes, tails = self._keep_tail(folder, name, current)
             # Through the very file that was looked at: its name may lead elsewhere by now.
             writable = os.open(f"/proc/self/fd/{current}", os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -229,14 +270,25 @@ class _Return:
                 os.fsync(writable)
             finally:
                 os.close(writable)
-            added_bytes = there.st_size - output.size_bytes
-            message = f"is {output.size_bytes} bytes long again; the {added_bytes} bytes after them are in {text.printable(tail)}"
+            message = f"is {output.size_bytes} bytes long again; the {kept_bytes} bytes after them are in {text.printable(tails)}"
             self._say("restore-output-cut", Severity.INFO, message)
         if stat.S_IMODE(there.st_mode) != output.mode:
             # CRIU refuses a file whose permissions changed.
             os.fchmod(current, output.mode)
         if with_time and os.fstat(current).st_mtime_ns != output.mtime_ns:
             os.utime(current, ns=(output.mtime_ns, output.mtime_ns))
+
+    def _keep_tail(self, folder: int, name: str, current: int) -> tuple[int, str]:
+        """Keep aside what lies beyond the recorded size, also what others append meanwhile; return how much that is, and where."""
+        begin, tails = self._output.size_bytes, []
+        for _ in range(_MOST_APPENDED):
+            tail = aside.keep_range(folder, name, current, begin, self._epoch)
+            kept = linkless.status(folder, tail)
+            begin += kept.st_size if kept is not None else 0
+            tails.append(tail)
+            if os.fstat(current).st_size == begin:
+                return begin - self._output.size_bytes, " and ".join(tails)
+        raise errors.OutputError("somebody writes to it")
 
     def _set_aside(self, folder: int, name: str, why: str) -> bool:
         """Keep what lies at `name` under another name; what is not to be there at all is then removed. Tell whether there was anything."""

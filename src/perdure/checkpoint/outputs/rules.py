@@ -35,6 +35,9 @@ TAIL_BYTES = 64 << 10
 VOLATILE = ("/tmp/", "/var/tmp/", "/run/user/", "/dev/shm/")  # noqa: S108 - folders that are named, not used
 """Folders whose content a reboot, a cleaner or another job may remove."""
 
+UNSAVED = "file-overwrite-unsaved"
+"""Code of a file that `unprotected` names. Before the freeze it can only be guessed which those are."""
+
 SQLITE_MAGIC = b"SQLite format 3\0"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAGIC_BYTES = max(len(SQLITE_MAGIC), len(HDF5_MAGIC))
@@ -173,17 +176,17 @@ def finding(
 
 
 def unprotected(outputs: Iterable[OutputFile]) -> tuple[Finding, ...]:
-    """Return a warning for each file that can be written in place and does not go along."""
+    """Return a warning for each file that can be written in place and is too large to go along; `record` names those it cannot read."""
     return tuple(
         finding(
-            "file-overwrite-unsaved",
+            UNSAVED,
             Severity.WARNING,
             text.original(output.path),
-            f"({output.size_bytes} bytes) can be written in place and is too large to go along by itself: what is overwritten after a "
+            f"can be written in place and is too large ({output.size_bytes} bytes) to go along by itself: what is overwritten after a "
             "checkpoint cannot be brought back",
-            remedy=f"include it: --outputs {text.printable(output.path)}, or raise the limit for such files",
+            remedy=f"include it: --outputs {text.printable(text.original(output.path))}",
             holder=output.holders[0] if output.holders else None,
         )
         for output in outputs
-        if output.stored_as is None and not is_append_only(output)
+        if output.stored_as is None and output.head_digest is not None and not is_append_only(output)
     )

@@ -205,6 +205,12 @@ def put_back(contents: Path, *, epoch: int, owner: Owner | None = None) -> tuple
     return (*findings, *later.look(folders, known, owner))
 
 
+def is_as_included(entry: Entry, contents: Path, owner: Owner | None = None) -> bool:
+    """Tell whether `put_back` would leave the file of `entry` as it is. Raises OSError and `errors.PerdureError`."""
+    with _source(entry, contents) as source, acting.as_owner(owner), linkless.parent(entry.path) as (folder, name):
+        return aside.is_as(folder, name, source, _look(entry))
+
+
 def _put_folder(folder: int, name: str, entry: Entry, epoch: int) -> None:
     there = linkless.status(folder, name)
     if there is not None and not stat.S_ISDIR(there.st_mode):

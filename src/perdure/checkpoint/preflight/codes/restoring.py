@@ -87,6 +87,18 @@ GROUP = Group(
             "put the file back as it was",
         ),
         Code(
+            "restore-output-in-use",
+            _P,
+            "another process has a file open for writing that would have to be changed: what it writes would be lost, or damage the file",
+            "end that process, or give each workload files of its own",
+        ),
+        Code(
+            "restore-output-shared",
+            _W,
+            "another process appends to a file that is cut: its lines after the checkpoint are cut out too, and kept beside the file",
+            "give each workload files of its own",
+        ),
+        Code(
             "restore-path-elsewhere",
             _P,
             "what an ordinary user's workload had open is another thing now: its path leads elsewhere, or the user may not open it any"
