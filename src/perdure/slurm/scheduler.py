@@ -42,8 +42,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Preempted jobs are cancelled there, rather than put into the queue again."""
     requeues_ended: bool = False
     """A preempted job that ends within its grace is put into the queue again."""
-    task_prolog: str = ""
-    """Program that prepares every task; empty: none."""
 
 
 class SlurmJob:
@@ -59,11 +57,6 @@ class SlurmJob:
     def cluster(self) -> str:
         """Name of the cluster."""
         return self._site.cluster
-
-    @property
-    def task_prolog(self) -> str:
-        """Program that Slurm runs before every task, for what it prints to become the task's environment; empty: none."""
-        return self._site.task_prolog
 
     @property
     def poll_s(self) -> float:
@@ -163,7 +156,6 @@ def site(owner: Owner, partition: str) -> Site:
         grace_s=None if mode == "OFF" else _seconds(fields.get("GraceTime", ""), 0.0),
         cancels=kind == "partition_prio" and mode == "CANCEL",
         requeues_ended=mode == "REQUEUE" and _version(settings.get("SLURM_VERSION", "")) >= _REQUEUES_ENDED,
-        task_prolog=settings.get("TaskProlog", "").replace("(null)", ""),
     )
 
 

@@ -38,8 +38,6 @@ _T = TypeVar("_T")
 CHANNEL = 3
 """The descriptor of the socket to the task."""
 
-_REQUEST_S = 120.0
-"""The task asks once Slurm has made it ready; prologs of tasks take their time."""
 _TRIES = 4
 _PAUSE_S = 2.0
 _STORE_S = 400.0
@@ -78,19 +76,14 @@ def sit(facts: Facts) -> int:
             with _terminable():
                 _reach_slurm()
                 found, is_first = _find(channel, facts)
-                around = _take_seat(channel, facts.task_pid)
+                around = _take_seat(channel, facts)
                 name = naming.name(found.cluster, facts.job, facts.step)
-                is_new = is_first
                 if not is_first:
                     hold = _Hold(found, name, facts.owner)
                     _wait_for_store(channel, facts.owner)
-                    is_new = not _may_be_saved(facts.owner, lambda one: one == name)
-                    if not is_new:
+                    if _may_be_saved(facts.owner, lambda one: one == name):
                         # From here on the task does not run by itself, should this process be gone.
                         _say(channel, Reply(started=Started(name)))
-                if is_new and found.task_prolog:
-                    # Slurm runs it after the shim had its turn: what it sets up would be missing, and what it forbids be passed over.
-                    raise _Unmanaged(f"this site prepares tasks with a TaskProlog ({found.task_prolog}), which a saved job would miss")
         except _Unmanaged as error:
             _say(channel, Reply(unmanaged=f"{error}; it runs unmanaged"))
             return 0
@@ -249,17 +242,21 @@ def _ask(facts: Facts) -> tuple[SlurmJob, bool]:
     return SlurmJob(facts.job, seen.restarts, facts.owner, around), seen.restarts == 0
 
 
-def _take_seat(channel: socket.socket, pid: int) -> Surroundings:
-    """Wait until the task, process `pid`, asks, and join it where Slurm has put it by then: its control groups, priority, processors."""
-    if os.getppid() != pid:
+def _take_seat(channel: socket.socket, facts: Facts) -> Surroundings:
+    """Wait until the task asks, and join it where Slurm has put it by then: its control groups, priority, processors.
+
+    It asks once Slurm has prepared it, which takes as long as the site's programs for that do, or it ends.
+    """
+    if os.getppid() != facts.task_pid:
         raise _Unmanaged("the task has ended")
-    pidfd = os.pidfd_open(pid)
+    owner, pidfd = facts.owner, os.pidfd_open(facts.task_pid)
     try:
         poll = select.poll()
         poll.register(channel, select.POLLIN)
-        if not poll.poll(_REQUEST_S * 1000):
-            raise _Unmanaged("the task does not ask for anything")
-        caller = Caller(uid=0, gid=0, groups=(), pid=pid, pidfd=pidfd)
+        poll.register(pidfd, select.POLLIN)
+        if channel.fileno() not in dict(poll.poll()):
+            raise _Unmanaged("the task has ended")
+        caller = Caller(uid=owner.uid, gid=owner.gid, groups=owner.groups, pid=facts.task_pid, pidfd=pidfd)
         found = surroundings.of(caller)
         surroundings.put_on(found)
         return found
