@@ -52,6 +52,7 @@ class SlurmJob:
         self._restarts = restarts
         self._owner = owner
         self._site = site
+        self._absence = commands.Absence()
 
     @property
     def cluster(self) -> str:
@@ -81,7 +82,20 @@ class SlurmJob:
 
         A job that is preempted is Slurm's to requeue. In 24.11 it has to end within its grace: requeued by anybody, at the end of the grace
         by Slurm itself too, it stays marked, and is run once more when it is done. In 22.05 one that ends within its grace has failed.
+
+        Commands that have not been there for minutes are not waited for.
         """
+        try:
+            return self._saved(reason)
+        except errors.SchedulerUnavailable as error:
+            if not self._absence.lasts(error):
+                raise
+            raise errors.Unsupported(
+                f"{reason}; the job is saved, but cannot be put into the queue again from here: {error}",
+                hint=f"where Slurm's client is: scontrol requeue {self._number}",
+            ) from error
+
+    def _saved(self, reason: str) -> str:
         if not self._site.cancels:
             if self._site.requeues_ended and self.look().notice is not None:
                 return f"{reason}; Slurm puts the job into the queue again, and it goes on from its checkpoint"

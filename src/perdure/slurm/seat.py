@@ -28,7 +28,7 @@ from perdure.agent.replies import Ended, Reply, Started
 from perdure.agent.surroundings import Surroundings
 from perdure.agent.trusted import Trusted
 from perdure.model.checkpoint import Owner
-from perdure.slurm import naming, optin, scheduler
+from perdure.slurm import commands, naming, optin, scheduler
 from perdure.slurm.scheduler import SlurmJob
 from perdure.supervisor import early, place
 from perdure.supervisor.scheduler import Standing
@@ -62,6 +62,10 @@ class _Unmanaged(Exception):
     """The task is to be run as if Perdure did not exist; the text says why."""
 
 
+class _Gone(Exception):
+    """Slurm's commands are gone from this node, and the task may have been saved; the cause says more."""
+
+
 class _Terminated(BaseException):
     """SIGTERM came, while nothing of the task had been begun. No error, as `early.Left`."""
 
@@ -89,6 +93,10 @@ def sit(facts: Facts) -> int:
             return 0
         except errors.PerdureError as error:
             return _leave(channel, error, hold)
+        except _Gone as error:
+            _say(channel, Reply(said=str(error)))
+            _say(channel, Reply(ended=Ended(errors.SchedulerUnavailable.exit_status)))
+            return errors.SchedulerUnavailable.exit_status
         except _Terminated:
             return _end(channel, facts)
         chosen = optin.choose(facts.own, facts.defaults)
@@ -203,9 +211,10 @@ def _find(channel: socket.socket, facts: Facts) -> tuple[SlurmJob, bool]:
     """Ask Slurm for what the supervisor has to know, and whether this is the job's first attempt.
 
     Neither spank's items nor the environment tell the count of restarts to the shim in all versions; the controller does. Where it does
-    not answer, a task of which something may be saved waits for it. Raises `_Unmanaged`, `errors.SchedulerUnavailable`.
+    not answer, a task of which something may be saved waits for it. Raises `_Unmanaged`, `errors.SchedulerUnavailable`, and `_Gone` when
+    such a task waits for commands that are not there.
     """
-    has_said = False
+    has_said, absence = False, commands.Absence()
     while True:
         try:
             return _ask(facts)
@@ -216,6 +225,12 @@ def _find(channel: socket.socket, facts: Facts) -> tuple[SlurmJob, bool]:
                     raise
                 _say(channel, Reply(said=f"{error.in_words}; waiting for Slurm's controller, since the job may have been saved"))
                 has_said = True
+            if absence.lasts(error):
+                # Without them it cannot be held either.
+                raise _Gone(
+                    f"{error.in_words}; not started over, since the job may have been saved: "
+                    f"scontrol requeue {facts.job} runs it again, where Slurm's client is"
+                ) from error
         _pause(channel)
 
 
