@@ -61,8 +61,9 @@ def test_a_job_that_lands_elsewhere_runs_as_ever_and_says_so_once(tmp_path):
         planned = json.loads(installed.admin(cluster, *command, "--dry-run", "--json").stdout)["nodes"][0]["outcome"]
         made = json.loads(installed.admin(cluster, *command, "--json").stdout)["nodes"][0]["outcome"]
         assert (planned["state"], made["state"]) == ("planned", "installed")
-        (shim, line) = [entry["path"] for entry in planned["entries"] if entry["kind"] == "file"]
-        assert (shim, line) == ("/opt/perdure/lib/slurm/perdure_spank.so", "/etc/slurm/plugstack.conf.d/zzz-perdure.conf")
+        files = [entry["path"] for entry in planned["entries"] if entry["kind"] == "file"]
+        shim = [f"/opt/perdure/lib/slurm/{name}" for name in ("perdure-task", "perdure_spank.so")]
+        assert files == [*shim, "/etc/slurm/plugstack.conf.d/zzz-perdure.conf"]
 
         why = "perdure: Perdure is not installed on n2; the job runs unmanaged\n"
         assert _run(cluster, "by-variable", "n2", PERDURE="every=2s") == (_ALONE, why)

@@ -143,7 +143,7 @@ def _shim_alone(packed: Path) -> None:
     assert done.returncode == 0, done.stderr
     made = {path for path in island.difference(before, island.snapshot()) if not path.endswith("/.")}
     folders = {"/opt/perdure", "/opt/perdure/lib", "/opt/perdure/lib/slurm", "/var/lib/perdure"}
-    files = {"/opt/perdure/lib/slurm/perdure_spank.so", "/etc/slurm/plugstack.conf", manifest.PATH}
+    files = {"/opt/perdure/lib/slurm/perdure_spank.so", "/opt/perdure/lib/slurm/perdure-task", "/etc/slurm/plugstack.conf", manifest.PATH}
     assert made == folders | files
     assert json.loads(_perdure(*words, "--json").stdout)["state"] == "unchanged"
     both = _perdure(*words, "--store", STORE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -193,6 +194,37 @@ def test_where_the_store_does_not_say_either_it_waits_until_the_task_ends(store,
         theirs.close()
         with pytest.raises(seat._Unmanaged, match="the task has ended"):
             seat._find(ours, FACTS)
+
+
+def test_a_saved_job_does_not_wait_for_ever_for_commands_of_slurms_that_are_gone_and_is_not_started_over(store, monkeypatch, tmp_path):
+    asked = []
+
+    def see(job, owner):
+        asked.append(job)
+        assert len(asked) < 1000, "it waits for ever"
+        return commands.run("squeue", owner=owner)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(scheduler, "see", see)
+    monkeypatch.setattr(seat, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(seat, "_reach_slurm", lambda: None)
+    monkeypatch.setattr(seat, "_terminable", contextlib.nullcontext)
+    monkeypatch.setattr(seat.resource, "setrlimit", lambda *_: None)
+    now = iter(range(0, 10**9, 60))
+    monkeypatch.setattr(commands.time, "monotonic", lambda: next(now))
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(seat, "CHANNEL", ours.detach())
+    mine = Owner(uid=os.geteuid(), gid=os.getegid(), groups=())
+    with theirs:
+        status = seat.sit(msgspec.structs.replace(FACTS, owner=mine))
+        lines = [json.loads(line) for line in theirs.makefile("rb")]
+    gone = "squeue cannot be run: No such file or directory (is Slurm's client installed?)"
+    assert lines == [
+        {"said": f"{gone}; waiting for Slurm's controller, since the job may have been saved"},
+        {"said": f"{gone}; not started over, since the job may have been saved: scontrol requeue 7 runs it again, where Slurm's client is"},
+        {"ended": {"status": status, "error": None}},
+    ]
+    assert status == errors.SchedulerUnavailable.exit_status
 
 
 def test_a_component_of_a_heterogeneous_job_is_not_kept(store, monkeypatch):

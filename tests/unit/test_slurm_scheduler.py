@@ -140,6 +140,30 @@ def test_a_program_that_is_not_there_is_a_scheduler_that_does_not_answer(tmp_pat
         a_job().look()
 
 
+def test_a_program_that_stays_away_is_not_asked_for_ever_to_put_the_job_back(slurm, tmp_path, monkeypatch):
+    now = iter([0.0, 200.0, 250.0, 400.0, 700.0])
+    monkeypatch.setattr(commands.time, "monotonic", lambda: next(now))
+    job, path = a_job(), os.environ["PATH"]
+
+    def is_tried_again() -> None:
+        with pytest.raises(errors.SchedulerUnavailable):
+            job.saved("the allotted time ends")
+
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    is_tried_again()
+    is_tried_again()
+    # There again, if with a controller that is away: that one may come back.
+    monkeypatch.setenv("PATH", path)
+    slurm.answers("squeue", "slurm_load_jobs error: Socket timed out\n", status=1)
+    is_tried_again()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    is_tried_again()
+    is_tried_again()
+    with pytest.raises(errors.Unsupported, match="the job is saved, but") as caught:
+        job.saved("the allotted time ends")
+    assert "scontrol requeue 7" in caught.value.hint
+
+
 def test_nothing_of_this_processs_environment_reaches_slurms_programs(slurm, monkeypatch):
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import subprocess
@@ -30,6 +31,7 @@ class Record(ctypes.Structure):
         ("comment", ctypes.c_char * WORDS),
         ("nodes", ctypes.c_uint32),
         ("het_job_id", ctypes.c_uint32),
+        ("in_container", ctypes.c_bool),
     )
 
 
@@ -41,6 +43,7 @@ class Task(ctypes.Structure):
         ("tasks", ctypes.c_uint32),
         ("is_first", ctypes.c_bool),
         ("is_part", ctypes.c_bool),
+        ("in_container", ctypes.c_bool),
         ("uid", ctypes.c_uint32),
         ("gid", ctypes.c_uint32),
         ("groups", ctypes.c_void_p),
@@ -234,6 +237,8 @@ def test_the_sites_options_come_along(shim, tmp_path):
         ({}, {"nodes": 2, "comment": b"perdure"}, b"more than one node"),
         ({}, {"het_job_id": 9, "comment": b"perdure"}, b"heterogeneous"),
         ({"is_part": True}, {}, b"heterogeneous"),
+        ({"in_container": True}, {}, b"in a container"),
+        ({}, {"in_container": True, "comment": b"perdure"}, b"in a container"),
     ],
 )
 def test_what_cannot_be_saved_is_refused_with_the_reason(nobody, task, record, why):
@@ -388,8 +393,8 @@ def task(tmp_path_factory):
     folder = tmp_path_factory.mktemp("task")
     for name, content in compiling.sources().items():
         (folder / name).write_bytes(content)
-    (folder / "main.c").write_text(TASK)
-    parts = ["main.c", "task.c", "limits.c", "reply.c", "request.c"]
+    (folder / "harness.c").write_text(TASK)
+    parts = ["harness.c", "task.c", "say.c", "reply.c", "request.c"]
     done = subprocess.run([CC, "-std=gnu11", "-Wall", "-O1", "-o", "task", *parts], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "task"
@@ -426,6 +431,93 @@ def test_a_seat_that_is_gone_after_it_began_ends_the_task(task):
     done = subprocess.run([task, "k9", "rs"], env={}, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert "the workload with it" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory):
+    """The program that Slurm starts in the place of a task's command."""
+    folder = tmp_path_factory.mktemp("stand")
+    for name, content in compiling.sources().items():
+        (folder / name).write_bytes(content)
+    argv = [CC, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o", "perdure-task", *compiling.PROGRAM]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "perdure-task"
+
+
+def stood(stand, command, *arguments, answer, **environment):
+    """Let it stand for a command, and a seat answer; return how it ended, and the request that the seat got."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        told = f"{theirs.fileno()} {os.getpid()} 1 {command}"
+        process = subprocess.Popen(
+            ["/proc/self/fd/9", *arguments],
+            executable=stand,
+            env={"PERDURE_TASK": told, "PATH": os.environ["PATH"], **environment},
+            pass_fds=[theirs.fileno()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        theirs.close()
+        asked, descriptors = request.receive(ours, within_s=30.0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        ours.sendall(answer + b"\n")
+        out, said = process.communicate(timeout=60)
+    return process.returncode, out, said, asked
+
+
+def test_the_program_asks_for_the_command_in_whose_place_it_was_started(stand):
+    status, out, said, asked = stood(
+        stand, "/a path/with  spaces ", "x", answer=replies.encode(Reply(ended=Ended(3))), PERDURE_UNMANAGED="of the script", ITS="own"
+    )
+    assert (status, out, said) == (3, "", "")
+    assert asked.argv == ("/a path/with  spaces ", "x")
+    assert asked.environment == {"PATH": os.environ["PATH"], "ITS": "own"}
+
+
+NO = wire.encode({"unmanaged": "no seat; it runs unmanaged"})
+SHOW = 'echo "$1, ${PERDURE_TASK-untold}: $PERDURE_UNMANAGED"; ls -l /proc/$$/fd | grep -c socket'
+
+
+@pytest.mark.parametrize("shell", ["sh", "/bin/sh"])
+@pytest.mark.parametrize(("told", "says"), [("", "perdure: no seat; it runs unmanaged\n"), ("no seat; it runs unmanaged", "")])
+def test_the_program_becomes_the_command_of_a_task_that_is_not_kept_and_says_why_once(stand, shell, told, says):
+    status, out, said, _ = stood(stand, shell, "-c", SHOW, "-", "it", answer=NO, PERDURE_UNMANAGED=told)
+    assert (out, said) == ("it, untold: no seat; it runs unmanaged\n0\n", says)
+    assert status == 1, "the command's own"
+
+
+def test_a_command_that_cannot_be_run_ends_the_task_as_slurm_would_end_it(stand):
+    status, out, said, _ = stood(stand, "/no/such", answer=NO)
+    assert (status, out) == (errno.ENOENT, "")
+    assert said.endswith("perdure: /no/such cannot be run: No such file or directory\n")
+
+
+@pytest.mark.parametrize("told", [None, "", "1 2", "3 4 0"])
+def test_a_program_that_was_told_of_no_command_says_so(stand, told):
+    environment = {} if told is None else {"PERDURE_TASK": told}
+    done = subprocess.run([stand], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "PERDURE_TASK" in done.stderr
+
+
+# What there is instead where a distribution's static C library is not installed.
+NO_STATIC = """#!/bin/sh
+case " $* " in *" -static "*) echo "ld: error: cannot find -lc" >&2; exit 1 ;; esac
+exec %s "$@"
+"""
+INTERPRETER = b"/ld-linux"
+
+
+def test_the_program_needs_nothing_of_a_jobs_libraries_where_that_can_be_and_is_made_all_the_same(tmp_path):
+    compiler = tmp_path / "cc"
+    compiler.write_text(NO_STATIC % CC)
+    compiler.chmod(0o755)
+    plain, other = (compiling.make_program(cc, prefix="/opt/perdure") for cc in (CC, str(compiler)))
+    assert INTERPRETER not in plain
+    assert INTERPRETER in other
 
 
 OTHER, SAID, UNMANAGED, STARTED, ENDED = range(5)

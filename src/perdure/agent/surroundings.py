@@ -95,10 +95,7 @@ def _gone() -> errors.AgentUnavailable:
 
 
 def _require_own(caller: Caller) -> None:
-    """Refuse a process that has become another's program since it connected: sudo, say, which has limits that its user has not.
-
-    A task of Slurm's is told of by root, who is asked nothing.
-    """
+    """Refuse a process that has become another's program since it connected: sudo, say, which has limits that its user has not."""
     if caller.uid == 0:
         return
     status = process.status(caller.pid)

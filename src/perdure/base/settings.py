@@ -154,10 +154,11 @@ def threads(values: Mapping[str, Value]) -> int | None:
     return int(text)
 
 
-_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE", "PERDURE_EVAL_RUN", "PERDURE_UNMANAGED", "PERDURE_WORKLOAD"})
+_RESERVED = frozenset({"PERDURE_DEBUG", "PERDURE_EPOCH_FILE", "PERDURE_EVAL_RUN", "PERDURE_TASK", "PERDURE_UNMANAGED", "PERDURE_WORKLOAD"})
 """Variables that are not settings: PERDURE_DEBUG shows the traceback of a bug; in a workload, PERDURE_EPOCH_FILE names the file that
 holds its life's epoch, and PERDURE_WORKLOAD is its name; in a job that was opted in and is not saved, PERDURE_UNMANAGED is the reason; in
-an evaluation, PERDURE_EVAL_RUN is the run that a process belongs to."""
+what prepares the task of a job that was opted in, PERDURE_TASK is for Slurm's shim; in an evaluation, PERDURE_EVAL_RUN is the run that a
+process belongs to."""
 
 
 def _read(path: Path, *, required: bool) -> dict[str, str]:

@@ -146,12 +146,14 @@ def shims(scratch: Path, prefix: str, slurm: str | None) -> dict[str, Path]:
     found, cc = daemons.look(home=slurm), compiling.compiler()
     if cc is None or found.headers is None or not found.headers_version:
         return {}
-    target = scratch / "perdure_spank.so"
+    plugin, program = scratch / "perdure_spank.so", scratch / "perdure-task"
     try:
-        target.write_bytes(compiling.build(found.headers, cc, prefix=prefix))
+        made = compiling.build(found.headers, cc, prefix=prefix)
     except errors.EnvironmentUnfit:
         return {}  # nodes that can will make their own
-    return {prebuilt(found.headers_version, platform.machine()): target}
+    plugin.write_bytes(made.plugin)
+    program.write_bytes(made.program)
+    return dict(zip(prebuilt(found.headers_version, platform.machine()), (plugin, program), strict=True))
 
 
 @contextlib.contextmanager

@@ -31,7 +31,8 @@ def payload(
     """
     with slurm_install.brought(None, prefix, criu, extras, slurm=slurm) as found:
         size_bytes = payloads.pack(found, output)
-    shims = [item.path.rpartition("/")[2].removesuffix(".so") for item in found.items if item.path.startswith("share/shim/")]
+    objects = [item.path for item in found.items if item.path.startswith("share/shim/") and item.path.endswith(".so")]
+    shims = [path.rpartition("/")[2].removesuffix(".so") for path in objects]
     has_criu = found.find("criu/perdure-prefix.json") is not None
     if common.json:
         document = {

@@ -23,6 +23,7 @@ from perdure.base.proc import mounts
 from perdure.checkpoint.criu import locate
 from perdure.model.finding import Finding, Severity
 from perdure.slurm import compiling, daemons, folder
+from perdure.slurm.compiling import Shim
 from perdure.slurm.payload import Payload, prebuilt
 from perdure.slurm.site import CRIU_CACHE, Site
 
@@ -38,8 +39,8 @@ class Node(msgspec.Struct, frozen=True):
     """The Python that Perdure will run on: a program outside any environment."""
     python_version: str
     slurm: daemons.Slurm
-    shim: bytes | None
-    """The shim's object; None: there is none for this node, and the findings say why."""
+    shim: Shim | None
+    """The shim; None: there is none for this node, and the findings say why."""
     systemd: bool
     criu: str
     """The version that works; empty: none."""
@@ -111,7 +112,7 @@ def _python(report: _Report, payload: Payload, python: str) -> None:
             report.warning("python-private", python, f"users may not enter {place}: they cannot use perdure", f"chmod o+x {place}")
 
 
-def _slurm(report: _Report, site: Site, slurm: daemons.Slurm, payload: Payload) -> bytes | None:
+def _slurm(report: _Report, site: Site, slurm: daemons.Slurm, payload: Payload) -> Shim | None:
     if not slurm.version:
         report.problem("missing", "Slurm", "neither slurmd nor scontrol is found", "name its folder: --slurm /opt/slurm")
         return None
@@ -153,7 +154,7 @@ def _order(report: _Report, site: Site, slurm: daemons.Slurm) -> None:
         report.warning(
             "plugin-order",
             ", ".join(later),
-            "comes after Perdure's plugin: it is not asked about the task of a job that is kept",
+            "comes after Perdure's plugin: a task that it puts into a container may not find Perdure's program there, and then fails",
             f"put it before {line(site.prefix).strip()}",
         )
 
@@ -163,7 +164,7 @@ def line(prefix: str) -> str:
     return f"optional {prefix}/lib/slurm/perdure_spank.so\n"
 
 
-def _shim(report: _Report, site: Site, slurm: daemons.Slurm, payload: Payload) -> bytes | None:
+def _shim(report: _Report, site: Site, slurm: daemons.Slurm, payload: Payload) -> Shim | None:
     cc = compiling.compiler()
     why = "there is no C compiler here" if cc is None else "Slurm's headers are not here"
     if cc is not None and slurm.headers is not None:
@@ -174,9 +175,9 @@ def _shim(report: _Report, site: Site, slurm: daemons.Slurm, payload: Payload) -
                 why = str(error)
         else:
             why = f"the headers are of Slurm {slurm.headers_version or 'of unknown version'}, and Slurm is {slurm.version}"
-    item = payload.find(prebuilt(slurm.version, platform.machine()))
-    if item is not None and payload.prefix == site.prefix:
-        return payload.content(item)
+    items = [payload.find(path) for path in prebuilt(slurm.version, platform.machine())]
+    if payload.prefix == site.prefix and all(items):
+        return Shim(*(payload.content(item) for item in items if item is not None))
     report.problem(
         "shim",
         "shim",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 
 from perdure import errors
 from perdure.model.checkpoint import Owner
@@ -12,10 +13,29 @@ _LONGEST_S = 20.0
 """Longer than Slurm's own patience with a controller (MessageTimeout, 10 s)."""
 _MOST_BYTES = 1 << 20
 _HINT = "see scontrol ping"
+_ABSENT_S = 300.0
+"""So long a command that is not there is waited for: a folder that nodes share, or an upgrade that is under way."""
 
 
 class Refused(Exception):
     """Slurm answered, and did not do it. The text is Slurm's."""
+
+
+class Absence:
+    """Since when Slurm's commands have not been on this node, by what was told each time that they were wanted."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def lasts(self, error: errors.SchedulerUnavailable) -> bool:
+        """Take note of `error`, and tell whether there is nothing to wait for any more: a controller comes back, a command may not."""
+        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError | PermissionError):
+            self._since_s = None
+            return False
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s = now_s
+        return now_s - self._since_s >= _ABSENT_S
 
 
 def run(program: str, *arguments: str, owner: Owner) -> str:

@@ -173,7 +173,8 @@ class _Making:
         """Add what Slurm loads in each task, and the line by which it finds that."""
         if node.shim is None or node.slurm.plugstack is None:
             return
-        self.file(f"{self.site.prefix}/lib/slurm/perdure_spank.so", node.shim, mode=_RUN, entrance=True)
+        self.file(f"{self.site.prefix}/lib/slurm/perdure-task", node.shim.program, mode=_RUN, entrance=True)
+        self.file(f"{self.site.prefix}/lib/slurm/perdure_spank.so", node.shim.plugin, mode=_RUN, entrance=True)
         line = checks.line(self.site.prefix)
         drop_ins = [f"{node.slurm.include}/{name}" for name in (daemons.DROP_IN, daemons.FORMER_DROP_IN)]
         ours = (*drop_ins, node.slurm.plugstack, os.path.realpath(node.slurm.plugstack))

@@ -92,9 +92,9 @@ class Payload(msgspec.Struct, frozen=True):
         return content
 
 
-def prebuilt(version: str, machine: str) -> str:
-    """Return where in a payload the shim's object for Slurm `version` and `machine` lies."""
-    return f"share/shim/slurm-{version}-{machine}.so"
+def prebuilt(version: str, machine: str) -> tuple[str, str]:
+    """Return where in a payload the shim's object and its program for Slurm `version` and `machine` lie."""
+    return f"share/shim/slurm-{version}-{machine}.so", f"share/shim/slurm-{version}-{machine}.task"
 
 
 def gather(place: str, *, extras: Iterable[str] = (), criu: Path | None = None, shims: Mapping[str, Path] | None = None) -> Payload:

@@ -42,8 +42,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Preempted jobs are cancelled there, rather than put into the queue again."""
     requeues_ended: bool = False
     """A preempted job that ends within its grace is put into the queue again."""
-    task_prolog: str = ""
-    """Program that prepares every task; empty: none."""
 
 
 class SlurmJob:
@@ -54,16 +52,12 @@ class SlurmJob:
         self._restarts = restarts
         self._owner = owner
         self._site = site
+        self._absence = commands.Absence()
 
     @property
     def cluster(self) -> str:
         """Name of the cluster."""
         return self._site.cluster
-
-    @property
-    def task_prolog(self) -> str:
-        """Program that Slurm runs before every task, for what it prints to become the task's environment; empty: none."""
-        return self._site.task_prolog
 
     @property
     def poll_s(self) -> float:
@@ -88,7 +82,20 @@ class SlurmJob:
 
         A job that is preempted is Slurm's to requeue. In 24.11 it has to end within its grace: requeued by anybody, at the end of the grace
         by Slurm itself too, it stays marked, and is run once more when it is done. In 22.05 one that ends within its grace has failed.
+
+        Commands that have not been there for minutes are not waited for.
         """
+        try:
+            return self._saved(reason)
+        except errors.SchedulerUnavailable as error:
+            if not self._absence.lasts(error):
+                raise
+            raise errors.Unsupported(
+                f"{reason}; the job is saved, but cannot be put into the queue again from here: {error}",
+                hint=f"where Slurm's client is: scontrol requeue {self._number}",
+            ) from error
+
+    def _saved(self, reason: str) -> str:
         if not self._site.cancels:
             if self._site.requeues_ended and self.look().notice is not None:
                 return f"{reason}; Slurm puts the job into the queue again, and it goes on from its checkpoint"
@@ -163,7 +170,6 @@ def site(owner: Owner, partition: str) -> Site:
         grace_s=None if mode == "OFF" else _seconds(fields.get("GraceTime", ""), 0.0),
         cancels=kind == "partition_prio" and mode == "CANCEL",
         requeues_ended=mode == "REQUEUE" and _version(settings.get("SLURM_VERSION", "")) >= _REQUEUES_ENDED,
-        task_prolog=settings.get("TaskProlog", "").replace("(null)", ""),
     )
 
 

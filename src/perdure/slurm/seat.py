@@ -28,7 +28,7 @@ from perdure.agent.replies import Ended, Reply, Started
 from perdure.agent.surroundings import Surroundings
 from perdure.agent.trusted import Trusted
 from perdure.model.checkpoint import Owner
-from perdure.slurm import naming, optin, scheduler
+from perdure.slurm import commands, naming, optin, scheduler
 from perdure.slurm.scheduler import SlurmJob
 from perdure.supervisor import early, place
 from perdure.supervisor.scheduler import Standing
@@ -38,8 +38,6 @@ _T = TypeVar("_T")
 CHANNEL = 3
 """The descriptor of the socket to the task."""
 
-_REQUEST_S = 120.0
-"""The task asks once Slurm has made it ready; prologs of tasks take their time."""
 _TRIES = 4
 _PAUSE_S = 2.0
 _STORE_S = 400.0
@@ -64,6 +62,10 @@ class _Unmanaged(Exception):
     """The task is to be run as if Perdure did not exist; the text says why."""
 
 
+class _Gone(Exception):
+    """Slurm's commands are gone from this node, and the task may have been saved; the cause says more."""
+
+
 class _Terminated(BaseException):
     """SIGTERM came, while nothing of the task had been begun. No error, as `early.Left`."""
 
@@ -78,24 +80,23 @@ def sit(facts: Facts) -> int:
             with _terminable():
                 _reach_slurm()
                 found, is_first = _find(channel, facts)
-                around = _take_seat(channel, facts.task_pid)
+                around = _take_seat(channel, facts)
                 name = naming.name(found.cluster, facts.job, facts.step)
-                is_new = is_first
                 if not is_first:
                     hold = _Hold(found, name, facts.owner)
                     _wait_for_store(channel, facts.owner)
-                    is_new = not _may_be_saved(facts.owner, lambda one: one == name)
-                    if not is_new:
+                    if _may_be_saved(facts.owner, lambda one: one == name):
                         # From here on the task does not run by itself, should this process be gone.
                         _say(channel, Reply(started=Started(name)))
-                if is_new and found.task_prolog:
-                    # Slurm runs it after the shim had its turn: what it sets up would be missing, and what it forbids be passed over.
-                    raise _Unmanaged(f"this site prepares tasks with a TaskProlog ({found.task_prolog}), which a saved job would miss")
         except _Unmanaged as error:
             _say(channel, Reply(unmanaged=f"{error}; it runs unmanaged"))
             return 0
         except errors.PerdureError as error:
             return _leave(channel, error, hold)
+        except _Gone as error:
+            _say(channel, Reply(said=str(error)))
+            _say(channel, Reply(ended=Ended(errors.SchedulerUnavailable.exit_status)))
+            return errors.SchedulerUnavailable.exit_status
         except _Terminated:
             return _end(channel, facts)
         chosen = optin.choose(facts.own, facts.defaults)
@@ -210,9 +211,10 @@ def _find(channel: socket.socket, facts: Facts) -> tuple[SlurmJob, bool]:
     """Ask Slurm for what the supervisor has to know, and whether this is the job's first attempt.
 
     Neither spank's items nor the environment tell the count of restarts to the shim in all versions; the controller does. Where it does
-    not answer, a task of which something may be saved waits for it. Raises `_Unmanaged`, `errors.SchedulerUnavailable`.
+    not answer, a task of which something may be saved waits for it. Raises `_Unmanaged`, `errors.SchedulerUnavailable`, and `_Gone` when
+    such a task waits for commands that are not there.
     """
-    has_said = False
+    has_said, absence = False, commands.Absence()
     while True:
         try:
             return _ask(facts)
@@ -223,6 +225,12 @@ def _find(channel: socket.socket, facts: Facts) -> tuple[SlurmJob, bool]:
                     raise
                 _say(channel, Reply(said=f"{error.in_words}; waiting for Slurm's controller, since the job may have been saved"))
                 has_said = True
+            if absence.lasts(error):
+                # Without them it cannot be held either.
+                raise _Gone(
+                    f"{error.in_words}; not started over, since the job may have been saved: "
+                    f"scontrol requeue {facts.job} runs it again, where Slurm's client is"
+                ) from error
         _pause(channel)
 
 
@@ -249,17 +257,21 @@ def _ask(facts: Facts) -> tuple[SlurmJob, bool]:
     return SlurmJob(facts.job, seen.restarts, facts.owner, around), seen.restarts == 0
 
 
-def _take_seat(channel: socket.socket, pid: int) -> Surroundings:
-    """Wait until the task, process `pid`, asks, and join it where Slurm has put it by then: its control groups, priority, processors."""
-    if os.getppid() != pid:
+def _take_seat(channel: socket.socket, facts: Facts) -> Surroundings:
+    """Wait until the task asks, and join it where Slurm has put it by then: its control groups, priority, processors.
+
+    It asks once Slurm has prepared it, which takes as long as the site's programs for that do, or it ends.
+    """
+    if os.getppid() != facts.task_pid:
         raise _Unmanaged("the task has ended")
-    pidfd = os.pidfd_open(pid)
+    owner, pidfd = facts.owner, os.pidfd_open(facts.task_pid)
     try:
         poll = select.poll()
         poll.register(channel, select.POLLIN)
-        if not poll.poll(_REQUEST_S * 1000):
-            raise _Unmanaged("the task does not ask for anything")
-        caller = Caller(uid=0, gid=0, groups=(), pid=pid, pidfd=pidfd)
+        poll.register(pidfd, select.POLLIN)
+        if channel.fileno() not in dict(poll.poll()):
+            raise _Unmanaged("the task has ended")
+        caller = Caller(uid=owner.uid, gid=owner.gid, groups=owner.groups, pid=facts.task_pid, pidfd=pidfd)
         found = surroundings.of(caller)
         surroundings.put_on(found)
         return found

@@ -64,12 +64,14 @@ static void refuse(struct decision *decision, const char *why)
 	snprintf(decision->refusal, sizeof decision->refusal, "%s", why);
 }
 
-static void weigh(const struct task *task, uint32_t nodes, uint32_t het_job_id, struct decision *decision)
+static void weigh(const struct task *task, const struct record *record, struct decision *decision)
 {
-	if (nodes > 1)
+	if (task->nodes > 1 || record->nodes > 1)
 		refuse(decision, "jobs of more than one node cannot be saved; this one runs unmanaged");
-	else if (het_job_id || task->is_part)
+	else if (record->het_job_id || task->is_part)
 		refuse(decision, "heterogeneous jobs cannot be saved; this one runs unmanaged");
+	else if (record->in_container || task->in_container)
+		refuse(decision, "what runs in a container (--container) cannot be saved; it runs unmanaged");
 	else if (task->tasks > 1)
 		refuse(decision, "steps of more than one task cannot be saved; this one runs unmanaged");
 	else
@@ -109,5 +111,5 @@ void decide(const struct task *task, const struct policy *policy, bool (*load)(u
 	}
 	if (!decision->by_itself && !policy_names(policy, "", task, &record))
 		return;
-	weigh(task, has_record && record.nodes > task->nodes ? record.nodes : task->nodes, has_record ? record.het_job_id : 0, decision);
+	weigh(task, &record, decision);
 }

@@ -47,6 +47,7 @@ static void ask(uint32_t job, int into)
 	copy_whole(record.comment, sizeof record.comment, found->comment);
 	record.nodes = found->num_nodes;
 	record.het_job_id = found->het_job_id;
+	record.in_container = found->container && *found->container;
 	_exit(write(into, &record, sizeof record) != sizeof record);
 }
 

@@ -1,8 +1,9 @@
 /* The shim between Slurm and Perdure: what its parts know of each other.
  *
- * It is loaded by slurmstepd, as root, in the task that is about to become a batch script or a step. It decides whether that task is
- * opted in (decide.c, policy.c, record.c), starts the root process that will keep it (seat.c), and hands the task over (task.c,
- * request.c). Whatever fails on the way ends in the task being run as if Perdure did not exist. spank.c holds what Slurm calls.
+ * A plugin is loaded by slurmstepd, as root, in the task that is about to become a batch script or a step. It decides whether that task is
+ * opted in (decide.c, policy.c, record.c), starts the root process that will keep it (seat.c), and puts a program of ours in the place of
+ * the command; spank.c holds what Slurm calls. Slurm prepares the task as ever and starts that program, which hands the task over (main.c,
+ * task.c, request.c, reply.c). Whatever fails on the way ends in the task being run as if Perdure did not exist. say.c is in both.
  */
 #ifndef PERDURE_SHIM_H
 #define PERDURE_SHIM_H
@@ -16,10 +17,13 @@
 #define PERDURE_PREFIX "/opt/perdure"
 #endif
 #define PERDURE_PROGRAM PERDURE_PREFIX "/bin/perdure"
+#define PERDURE_STAND PERDURE_PREFIX "/lib/slurm/perdure-task"
 #define PERDURE_POLICY "/etc/perdure/slurm.shim"
 #define PERDURE_CONFIG "/etc/perdure/config.toml"
 /* In a task that opted in and runs unmanaged: why. A step that its script starts with the same reason does not say it again. */
 #define PERDURE_UNMANAGED "PERDURE_UNMANAGED"
+/* What the plugin tells the program; never seen by the command. */
+#define PERDURE_TASK "PERDURE_TASK"
 
 #define MOST_WORDS 1024    /* bytes of options that a job may give */
 #define MOST_NAME 256      /* bytes of a partition's name and its like */
@@ -34,6 +38,7 @@ struct record {
 	char comment[MOST_WORDS];
 	uint32_t nodes;
 	uint32_t het_job_id;
+	bool in_container; /* of Slurm's own: --container */
 };
 
 /* What the shim knows of the task. */
@@ -44,6 +49,7 @@ struct task {
 	uint32_t tasks;
 	bool is_first; /* of the step's tasks: it speaks for all of them */
 	bool is_part; /* of a heterogeneous job, as its environment says */
+	bool in_container; /* of Slurm's own, as its environment says */
 	uid_t uid;
 	gid_t gid;
 	const gid_t *groups;
@@ -104,14 +110,11 @@ struct words {
 };
 bool request_send(int channel, const char *cwd, mode_t mask, struct words argv, struct words environment);
 
-/* limits.c: lay the limits that `environment` names on this process; returns the environment without them */
-struct words limits_take(struct words environment);
-
-/* task.c */
-void say(const char *text);
-/* Hand the task over and wait for its end. Returns only when the task is to be run as ever, and why: nothing of it was started then. */
+/* task.c: hand the task over and wait for its end. Returns only when the task is to be run as ever, and why: nothing of it was started then. */
 const char *task_hand_over(const struct seat *seat, struct words argv, struct words environment, bool is_batch);
 
+/* say.c */
+void say(const char *text);
 /* Send the seat away: the task is run as ever. */
 void task_keep(const struct seat *seat);
 

@@ -75,6 +75,7 @@ static bool know(spank_t spank, struct task *task)
 {
 	gid_t *groups = NULL;
 	int count = 0;
+	char ignored;
 
 	memset(task, 0, sizeof *task);
 	task->job = number_of(spank, S_JOB_ID);
@@ -92,6 +93,8 @@ static bool know(spank_t spank, struct task *task)
 		task->nodes = number_of(spank, S_JOB_NNODES);
 	task->is_first = number_of(spank, S_TASK_GLOBAL_ID) == 0;
 	task->is_part = number_in(spank, "SLURM_HET_SIZE") > 0;
+	task->in_container = spank_getenv(spank, "SLURM_CONTAINER", &ignored, 1) != ESPANK_ENV_NOEXIST ||
+			     spank_getenv(spank, "SLURM_CONTAINER_ID", &ignored, 1) != ESPANK_ENV_NOEXIST;
 	if (spank_getenv(spank, "PERDURE", task->wish, sizeof task->wish) != ESPANK_SUCCESS)
 		task->wish[0] = '\0';
 	if (spank_getenv(spank, PERDURE_UNMANAGED, now.told, sizeof now.told) != ESPANK_SUCCESS)
@@ -180,20 +183,47 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 	return ESPANK_SUCCESS;
 }
 
-static size_t length_of(char *const *words)
+/* The first word of what Slurm is about to run; NULL where nothing of the kind can be told. */
+static char **first_word(spank_t spank)
 {
-	size_t count = 0;
+	char **argv = NULL;
+	int argc = 0;
 
-	while (words && words[count])
-		count++;
-	return count;
+	return spank_get_item(spank, S_JOB_ARGV, &argc, &argv) == ESPANK_SUCCESS && argc > 0 && argv && argv[0] && *argv[0] ? argv : NULL;
 }
 
-/* As the user, in the task, just before it becomes the command. */
+/* Let Slurm run our program instead of the command, once it has done all that comes before. The program is named by an open file: what
+ * follows may lead the task to where its path means something else, or nothing. Returns why that cannot be; NULL: it will be.
+ */
+static const char *put_in_place(spank_t spank)
+{
+	static const char unfit[] = "this Slurm does not let the command be replaced; the job runs unmanaged";
+	static char path[sizeof "/proc/self/fd/" + 3 * sizeof(int)];
+	char **word = first_word(spank), **again, *command = word ? *word : NULL, *told;
+	int program = open(PERDURE_STAND, O_PATH | O_CLOEXEC), length;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", program);
+	if (program < 0 || access(path, X_OK))
+		return "Perdure's program for tasks (" PERDURE_STAND ") cannot be run here; the job runs unmanaged";
+	if (!command)
+		return unfit;
+	if (command[strlen(command) - 1] == '/') /* Slurm completes it, after this */
+		return "a program that srun copies into a folder (--bcast) cannot be saved; it runs unmanaged";
+	length = asprintf(&told, "%d %d %d %s", now.seat.channel, (int)now.seat.pid, now.is_batch, command);
+	if (length < 0 || spank_setenv(spank, PERDURE_TASK, told, 1) != ESPANK_SUCCESS || fcntl(now.seat.channel, F_SETFD, 0))
+		return unfit;
+	*word = path;
+	again = first_word(spank);
+	if (again && *again == path)
+		return NULL;
+	*word = command;
+	return unfit;
+}
+
+/* As the user, in the task, before Slurm runs the programs that prepare it and then the command. */
 int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 {
-	char **argv = NULL, **environment = NULL;
-	int argc = 0;
+	const char *why;
 
 	(void)count;
 	(void)arguments;
@@ -216,15 +246,12 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 			refuse(spank, "a step with a terminal (--pty) cannot be saved; it runs unmanaged");
 		return ESPANK_SUCCESS;
 	}
-	if (now.told[0])
-		spank_unsetenv(spank, PERDURE_UNMANAGED); /* of the script, not of this step */
-	if (spank_get_item(spank, S_JOB_ARGV, &argc, &argv) == ESPANK_SUCCESS && argc > 0 &&
-	    spank_get_item(spank, S_JOB_ENV, &environment) == ESPANK_SUCCESS) {
-		struct words words = {argv, (size_t)argc}, variables = {environment, length_of(environment)};
-
-		refuse(spank, task_hand_over(&now.seat, words, variables, now.is_batch));
-	} else {
+	why = put_in_place(spank);
+	if (why) {
+		spank_unsetenv(spank, PERDURE_TASK);
 		task_keep(&now.seat);
+		if (now.by_itself)
+			refuse(spank, why);
 	}
 	return ESPANK_SUCCESS;
 }

@@ -1,5 +1,5 @@
-/* The user's side, in the task itself: send the command to the seat, then stand for it: pass signals on, write what the seat says, end
- * as the workload ended. The task was about to become the user's command, and still is when nothing of it was started.
+/* The user's side, in the program that stands for the command: send the command to the seat, pass signals on, write what the seat says,
+ * end as the workload ended. When nothing of it was started, the program may still become the command.
  */
 #define _GNU_SOURCE
 #include "reply.h"
@@ -51,24 +51,6 @@ struct talk {
 	int status;
 	char why[MOST_WHY]; /* the task is run as ever */
 };
-
-void say(const char *text)
-{
-	char line[4096];
-	int size = snprintf(line, sizeof line, "perdure: %s\n", text);
-
-	if (size >= (int)sizeof line) {
-		size = sizeof line - 1;
-		line[size - 1] = '\n';
-	}
-	for (ssize_t at = 0, sent; at < size; at += sent) {
-		sent = write(2, line + at, (size_t)(size - at));
-		if (sent < 0 && errno == EINTR)
-			sent = 0;
-		else if (sent <= 0)
-			return;
-	}
-}
 
 static void put_error(const struct reply *reply, char *text, size_t room, const char *and_then)
 {
@@ -219,22 +201,6 @@ static void converse(struct talk *talk, int signals, int channel)
 	}
 }
 
-/* The seat has said its last word, or is gone: it must not be found by the command as a child of its own. */
-static void see_off(pid_t seat)
-{
-	for (int waited_ms = 0; waited_ms < LAST_MS; waited_ms += 10) {
-		if (waitpid(seat, NULL, WNOHANG) != 0)
-			return;
-		poll(NULL, 0, 10);
-	}
-}
-
-void task_keep(const struct seat *seat)
-{
-	close(seat->channel);
-	see_off(seat->pid);
-}
-
 static void end_with(int status, bool is_batch)
 {
 	struct rlimit none = {0, 0};
@@ -244,7 +210,7 @@ static void end_with(int status, bool is_batch)
 	if (!is_batch && number > 0 && number < SIGRTMIN) {
 		sigset_t only;
 
-		setrlimit(RLIMIT_CORE, &none); /* this is slurmstepd's memory, not the program's */
+		setrlimit(RLIMIT_CORE, &none); /* it would be of this program, not of the command */
 		signal(number, SIG_DFL);
 		sigemptyset(&only);
 		sigaddset(&only, number);
@@ -281,7 +247,6 @@ const char *task_hand_over(const struct seat *seat, struct words argv, struct wo
 		sigaddset(&ours, number);
 	sigprocmask(SIG_BLOCK, &ours, &before);
 	signals = signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC);
-	environment = limits_take(environment);
 	if (talk.line && signals >= 0 && getcwd(cwd, sizeof cwd) && request_send(seat->channel, cwd, mask, argv, environment)) {
 		converse(&talk, signals, seat->channel);
 	} else if (talk.line && signals >= 0) {
