@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -163,3 +164,15 @@ def test_the_mean_loss_of_an_interruption():
     generator = np.random.default_rng(3)
     drawn = generator.exponential(474.0, 400_000)
     assert completion.destroyed(terms(1440, 474))[0] == pytest.approx(drawn[drawn < 1440].mean(), rel=5e-3)
+
+
+def test_both_policies_at_once_are_what_each_is_alone():
+    values = (1.0, 60.0, 1440.0, 5e4)
+    mttfs, limits, durables = (1e-9, 30.0, 474.0, 1e5, np.inf), (50.0, 1440.0, np.inf), (0.0, 0.5, 1.0)
+    rows = np.array(list(itertools.product(values, mttfs, (0.0, 2.0), (0.0, 10.0), (0.0, 15.0), (0.0, 5.0), durables, limits))).T
+    jobs = completion.Terms(*rows)
+    found = completion.compare(jobs)
+    assert np.array_equal(found.retry, completion.retry(jobs))
+    assert np.array_equal(found.chunks, completion.best_chunks(jobs))
+    assert np.array_equal(found.resume, completion.resume(jobs, found.chunks))
+    assert np.array_equal(found.resume[found.chunks == 1], found.retry[found.chunks == 1])
