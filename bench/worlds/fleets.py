@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import perdure
-from perdure.advisor import losses
+from perdure.decision import figures
 from perdure.history import simulate, table
 from perdure.history.simulate.truth import CauseTruth, PolicyTruth, SizeTruth, Truth, WorkloadTruth
 from perdure.model.advice import Advice, CauseRates, Costs, JobQuestion, Size, VerdictKind, WorkloadAdvice
@@ -170,5 +170,5 @@ def _resume_cost(workload: WorkloadTruth, row: WorkloadAdvice) -> float:
     work = workload.work_minutes
     question = JobQuestion(work, policy.mttf_minutes, None, Size(workload.gpus), costs, workload.limit_minutes)
     chunks = np.array([max(1.0, np.ceil(work / interval - 1e-9)), policy.chunks])
-    told, best = completion.resume(losses.terms_of([question, question]), chunks)
+    told, best = completion.resume(figures.gather([question, question]).terms, chunks)
     return _at_best(policy) * max(float(told / best), 1.0)

@@ -6,15 +6,16 @@ import math
 import time
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import errors
-from perdure.decision import cautions
+from perdure.decision import cautions, figures, words
 from perdure.decision.saving import saving
 from perdure.decision.verdict import decide, decide_all, kinds
-from perdure.model.advice import Costs, Interval, JobQuestion, Size, Verdict, VerdictKind
+from perdure.model.advice import Costs, Interval, JobQuestion, Mttf, Size, Verdict, VerdictKind
 
 
 def job(work=1440.0, mttf=474.0, **changes) -> JobQuestion:
@@ -244,7 +245,7 @@ def questions(draw):
 @given(st.lists(questions(), min_size=1, max_size=8))
 def test_many_at_once_get_what_each_gets_alone(jobs):
     together = decide_all(jobs)
-    assert kinds(jobs) == [verdict.verdict for verdict in together]
+    assert kinds(figures.gather(jobs)) == [verdict.verdict for verdict in together]
     for one, verdict in zip(jobs, together, strict=True):
         alone = decide(one)
         # Sums over a row may be taken in another order for another number of rows.
@@ -279,6 +280,43 @@ def test_any_job_gets_a_whole_answer(question):
     assert (verdict.settle_by is not None) == (verdict.verdict == VerdictKind.EITHER)
 
 
+@settings(deadline=None, max_examples=80)
+@given(st.lists(st.tuples(questions(), questions()), min_size=1, max_size=8))
+def test_at_another_mttf_a_job_gets_what_it_would_get_if_it_were_its_own(pairs):
+    jobs, others = zip(*pairs, strict=True)
+    mttfs = [Mttf(other.mttf_minutes, other.mttf_interval, "given", extrapolated=False, events=0) for other in others]
+    asked = [
+        msgspec.structs.replace(job, mttf_minutes=mttf.minutes, mttf_interval=mttf.interval) for job, mttf in zip(jobs, mttfs, strict=True)
+    ]
+    assert kinds(figures.gather(jobs).with_mttfs(mttfs)) == [verdict.verdict for verdict in decide_all(asked)]
+
+
+@pytest.mark.parametrize("minutes", [math.nan, 0.0, -1.0])
+def test_another_mttf_that_is_none_is_refused(minutes):
+    with pytest.raises(errors.QuantityError, match="mttf"):
+        figures.gather([job()]).with_mttfs([Mttf(minutes, None, "given", extrapolated=False, events=0)])
+
+
+_MINUTES = st.one_of(
+    st.floats(0.0, 1e8),
+    st.sampled_from([0.0, 1.0, 10.0, 100.0, 120.0, 2880.0, 1_438_560.0, 999.5 * 525_960.0, math.inf, -math.inf]),
+    # Numbers in the middle of two that are written with three digits, and their neighbours.
+    st.builds(
+        lambda half, unit, places, towards: math.nextafter((half + 0.5) / 10**places * unit, towards * math.inf),
+        st.integers(100, 999),
+        st.sampled_from([1 / 60, 1.0, 60.0, 1440.0, 525_960.0]),
+        st.integers(0, 2),
+        st.sampled_from([-1, 1]),
+    ),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(_MINUTES, min_size=32, max_size=64))
+def test_many_durations_are_written_as_each_alone(minutes):
+    assert words.durations(np.array(minutes)) == [words.duration(one) for one in minutes]
+
+
 def test_a_hundred_thousand_take_seconds():
     many = [job(10.0 + n % 5000, 30.0 + n % 70_001, mttf_interval=Interval(15.0, 200_000.0)) for n in range(20_000)]
     # 2 s for 100,000 on an idle core; the bound leaves room for a busy one, where it may take longer, never shorter.
@@ -288,7 +326,7 @@ def test_a_hundred_thousand_take_seconds():
         assert len(decide_all(many)) == 20_000
         taken_s.append(time.process_time() - begin)
     assert min(taken_s) < 2.0
-    assert decide_all([]) == kinds([]) == []
+    assert decide_all([]) == kinds(figures.gather([])) == []
 
 
 def test_what_a_run_saves():

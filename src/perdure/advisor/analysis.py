@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perdure.advisor import assumptions, losses, replay
+from perdure.decision import figures
 from perdure.decision import verdict as verdicts
 from perdure.decision.policy import Policy
 from perdure.history import cells, chains, exposure, table, workloads
@@ -59,11 +60,13 @@ def analyse(
     with futures.ThreadPoolExecutor(1, "perdure-rates") as pool, table.beside(connection) as second:
         pending = pool.submit(estimate, second, level=level, seed=wishes.seed)
         found = workloads.build(connection, classification=classification)
-        seen = exposure.measure(connection, found)
         restarts = workloads.measure_restarts(connection)
         estimated = pending.result()
-    with _collector_paused():
-        rows, order, assumed = _decide(found, estimated, restarts, policy or Policy(), level=level, classification=classification)
+        # Its sums are the database's, the verdicts are Python's.
+        measured = pool.submit(exposure.measure, second, found)
+        with _collector_paused():
+            rows, order, assumed = _decide(found, estimated, restarts, policy or Policy(), level=level, classification=classification)
+        seen = measured.result()
     replayed = replay.replay(connection, found, rows) if wishes.what_if else ()
     return advice.Advice(
         schema=SCHEMA,
@@ -122,13 +125,14 @@ def _decide(
     other: Literal["strict", "inclusive"] = "inclusive" if classification == "strict" else "strict"
     mttfs = _mttfs(found, estimated, classification, level)
     questions = _questions(evidence, mttfs, assumed)
-    answers = verdicts.decide_all(questions)
-    alternatives = _alternatives(questions, answers, _mttfs(found, estimated, other, level))
-    lost = losses.expect(questions, answers, found.wanted(), found.gpu_hours())
-    figures = zip(*(_known(figure) for figure in (lost.retry, lost.resume, lost.saved(), lost.money)), strict=True)
+    asked = figures.gather(questions)
+    answers = verdicts.decide_all(questions, asked)
+    alternatives = _alternatives(asked, mttfs, answers, _mttfs(found, estimated, other, level))
+    lost = losses.expect(asked.terms, questions, answers, found.wanted(), found.gpu_hours())
+    hours = zip(*(_known(figure) for figure in (lost.retry, lost.resume, lost.saved(), lost.money)), strict=True)
     rows = []
     for one, mttf, question, answer, alternative, lost_and_saved in zip(
-        evidence, mttfs, questions, answers, alternatives, figures, strict=True
+        evidence, mttfs, questions, answers, alternatives, hours, strict=True
     ):
         full = answer
         if alternative is not None or one.jobs < FEW_JOBS or one.resumes_itself or one.work_source != "completed":
@@ -178,17 +182,14 @@ def _questions(evidence: list[advice.WorkloadEvidence], mttfs: list[advice.Mttf]
 
 
 def _alternatives(
-    questions: list[advice.JobQuestion], answers: list[advice.Verdict], mttfs: list[advice.Mttf]
+    asked: figures.Asked, mttfs: list[advice.Mttf], answers: list[advice.Verdict], others: list[advice.Mttf]
 ) -> list[advice.VerdictKind | None]:
-    """Return the verdict under the other classification where it differs, else None."""
-    differing = [
-        index
-        for index, (question, mttf) in enumerate(zip(questions, mttfs, strict=True))
-        if (question.mttf_minutes, question.mttf_interval) != (mttf.minutes, mttf.interval)
-    ]
-    asked = verdicts.kinds([questions[index] for index in differing], [mttfs[index] for index in differing])
-    result: list[advice.VerdictKind | None] = [None] * len(questions)
-    for index, kind in zip(differing, asked, strict=True):
+    """Return the verdict at `others`, under the other classification, where it differs from that at `mttfs`, else None."""
+    pairs = enumerate(zip(mttfs, others, strict=True))
+    differing = [index for index, (one, other) in pairs if (one.minutes, one.interval) != (other.minutes, other.interval)]
+    result: list[advice.VerdictKind | None] = [None] * len(answers)
+    there = asked.pick(np.array(differing, np.intp)).with_mttfs([others[index] for index in differing])
+    for index, kind in zip(differing, verdicts.kinds(there), strict=True):
         if kind is not answers[index].verdict:
             result[index] = kind
     return result
@@ -221,9 +222,9 @@ def _worst_first(found: Workloads, lost: losses.Losses, keys: Sequence[advice.Wo
     """Order by what retrying is expected to lose; where that never ends, by all that the workload was given; equals by their keys."""
     _, destroyed = found.destroyed()
     allocated = found.gpu_hours()
-    figures = np.column_stack([np.where(np.isfinite(lost.retry), lost.retry, allocated), destroyed, allocated])
-    order = np.lexsort((-figures[:, 2], -figures[:, 1], -figures[:, 0]))
-    begins = np.flatnonzero((figures[order[1:]] != figures[order[:-1]]).any(axis=1)) + 1
+    columns = np.column_stack([np.where(np.isfinite(lost.retry), lost.retry, allocated), destroyed, allocated])
+    order = np.lexsort((-columns[:, 2], -columns[:, 1], -columns[:, 0]))
+    begins = np.flatnonzero((columns[order[1:]] != columns[order[:-1]]).any(axis=1)) + 1
     ranked: list[int] = order.tolist()
     for first, past in itertools.pairwise([0, *begins.tolist(), len(ranked)]):
         if past - first > 1:
@@ -235,9 +236,9 @@ def _key_order(key: advice.WorkloadKey) -> tuple[Any, ...]:
     return (key.cluster, key.user, key.account, key.name, key.size.count)
 
 
-def _known(figures: NDArray[np.float64]) -> list[float | None]:
+def _known(column: NDArray[np.float64]) -> list[float | None]:
     """Return plain numbers, None for what is not finite."""
-    return [value if math.isfinite(value) else None for value in figures.tolist()]
+    return [value if math.isfinite(value) else None for value in column.tolist()]
 
 
 def _method(wishes: Wishes) -> dict[str, str]:

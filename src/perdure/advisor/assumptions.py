@@ -57,8 +57,11 @@ class _Said:
 
     def of(self, key: WorkloadKey, partition: str) -> tuple[int, Costs, frozenset[str], float | None]:
         """Return the rule's number (−1: none matches), the costs, the fields that are said rather than default, and the deadline."""
-        policy = self._policy
-        number = next((place for place, rule in enumerate(policy.rules) if rule.matches(key, partition=partition)), -1)
+        policy, number = self._policy, -1
+        for place, rule in enumerate(policy.rules):
+            if rule.matches(key, partition=partition):
+                number = place
+                break
         if number not in self._by_rule:
             stated = frozenset(one.name for one in policy.assumptions(key, partition=partition) if one.origin != "default")
             costs, deadline = policy.costs_for(key, partition=partition), policy.deadline_for(key, partition=partition)

@@ -37,33 +37,16 @@ class Losses:
         return self.retry - self.resume
 
 
-def terms_of(questions: Sequence[JobQuestion]) -> completion.Terms:
-    """Return what the formulas need of `questions`, in their order, with the downtime that was asked about."""
-    rows = [
-        (
-            question.work_minutes,
-            question.mttf_minutes,
-            question.costs.checkpoint_cost_minutes,
-            question.costs.restore_cost_minutes,
-            question.costs.fresh_cost_minutes,
-            question.costs.downtime_minutes,
-            question.costs.durable_fraction,
-            np.inf if question.limit_minutes is None else question.limit_minutes,
-        )
-        for question in questions
-    ]
-    return completion.Terms(*np.array(rows, dtype=np.float64).reshape(-1, 8).T)
-
-
-def expect(questions: Sequence[JobQuestion], verdicts: Sequence[Verdict], wanted: Floats, allocated_hours: Floats) -> Losses:
+def expect(
+    terms: completion.Terms, questions: Sequence[JobQuestion], verdicts: Sequence[Verdict], wanted: Floats, allocated_hours: Floats
+) -> Losses:
     """Return the expected losses of `wanted` jobs of each workload, at most what it was allocated.
 
-    Resuming takes the chunks of the verdict.
+    `terms` are those of `questions`. Resuming takes the chunks of the verdict.
 
     The money saved is what the GPU-hours saved cost, less the storage of one checkpoint for as long as each job takes, where
     the costs hold the prices and the size.
     """
-    terms = terms_of(questions)
     while_running = dataclasses.replace(terms, downtime=np.zeros_like(terms.downtime))
     chunks = np.array([verdict.resume.chunks for verdict in verdicts], dtype=np.float64)
     hours = wanted * np.array([question.size.count for question in questions]) / 60.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,37 @@ Flags = NDArray[np.bool_]
 
 NEGLIGIBLE_MISS = 1e-4
 """A chance of missing the deadline that nobody would act on; below it, no second run has to fit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What many questions ask, as numbers: one entry a question; minutes. Made by `gather`."""
+
+    terms: completion.Terms
+    mttf_low: Floats
+    """At most M."""
+    mttf_high: Floats
+    """At least M; inf: none."""
+    deadline: Floats
+    """nan: none."""
+    own_failure: Floats
+    """Share of GPU-hours; 0 when not known."""
+
+    def pick(self, rows: slice | NDArray[np.intp]) -> Asked:
+        """Return some of them."""
+        ends = (self.mttf_low, self.mttf_high, self.deadline, self.own_failure)
+        return Asked(self.terms.pick(rows), *(column[rows] for column in ends))
+
+    def with_mttfs(self, mttfs: Sequence[Mttf]) -> Asked:
+        """Return the same asked at other mean times to interruption. Raises `errors.QuantityError` for one out of its range."""
+        ends = [
+            (one.minutes, one.minutes, one.minutes) if one.interval is None else (one.minutes, one.interval.low, one.interval.high)
+            for one in mttfs
+        ]
+        mttf, low, high = np.array(ends, dtype=np.float64).reshape(-1, 3).T.copy()
+        _check([("mttf", mttf), ("mttf_interval", low), ("mttf_interval", high)])
+        low, high = _around(mttf, low, high)
+        return dataclasses.replace(self, terms=self.terms.with_mttf(mttf), mttf_low=low, mttf_high=high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,40 +105,35 @@ class Figures:
         return completion.destroyed(self.terms)
 
 
-def compute(questions: Sequence[JobQuestion], mttfs: Sequence[Mttf | None] | None = None) -> Figures:
-    """Return the figures of all questions; where one of `mttfs` is given, at that in place of the question's own.
-
-    Raises `errors.QuantityError` for a quantity out of its range, naming it.
-    """
-    terms, low, high, due, own = _gather(questions, mttfs or [None] * len(questions))
-    retry = completion.retry(terms)
-    chunks = completion.best_chunks(terms)
-    resume = completion.resume(terms, chunks)
-    gain = _gain(retry, resume)
+def compute(asked: Asked) -> Figures:
+    """Return the figures of all that is asked."""
+    terms, low, high, due = asked.terms, asked.mttf_low, asked.mttf_high, asked.deadline
+    best = completion.compare(terms)
+    retry, resume, chunks = best.retry, best.resume.copy(), best.chunks
+    gain = _gain(best)
     retry_meets, resume_meets = np.full_like(retry, np.nan), np.full_like(retry, np.nan)
     no_room = np.zeros(len(retry), dtype=np.bool_)
     rows = np.flatnonzero(~np.isnan(due))
     if len(rows):
-        asked = terms.pick(rows)
-        retry_meets[rows] = deadline.retry(asked, due[rows])
-        chunks[rows], resume_meets[rows], no_room[rows] = _under_deadline(asked, due[rows], chunks[rows], retry_meets[rows])
+        pressed = terms.pick(rows)
+        retry_meets[rows] = deadline.retry(pressed, due[rows])
+        chunks[rows], resume_meets[rows], no_room[rows] = _under_deadline(pressed, due[rows], chunks[rows], retry_meets[rows])
         # Chunks chosen for a deadline may cost more on average than retrying; the gain stays that of the cheapest way.
-        resume[rows] = completion.resume(asked, chunks[rows])
+        resume[rows] = completion.resume(pressed, chunks[rows])
     gain_low, gain_high = gain.copy(), gain.copy()
     rows = np.flatnonzero((low < terms.mttf) | (high > terms.mttf))
     for ends, gains in ((low, gain_low), (high, gain_high)):
-        at_end = terms.pick(rows).with_mttf(ends[rows])
-        gains[rows] = _gain(completion.retry(at_end), completion.resume(at_end, completion.best_chunks(at_end)))
+        gains[rows] = _gain(completion.compare(terms.pick(rows).with_mttf(ends[rows])))
     return Figures(
-        terms, low, high, due, own, retry, resume, chunks, gain, gain_low, gain_high, retry_meets, resume_meets,
+        terms, low, high, due, asked.own_failure, retry, resume, chunks, gain, gain_low, gain_high, retry_meets, resume_meets,
         over_limit=completion.exceeds_limit(terms),
         no_room=no_room,
     )  # fmt: skip
 
 
-def _gain(retry: Floats, resume: Floats) -> Floats:
-    stuck = ~np.isfinite(resume)
-    return np.where(stuck, 0.0, np.maximum(retry - np.where(stuck, 0.0, resume), 0.0))
+def _gain(found: completion.Policies) -> Floats:
+    stuck = ~np.isfinite(found.resume)
+    return np.where(stuck, 0.0, np.maximum(found.retry - np.where(stuck, 0.0, found.resume), 0.0))
 
 
 def _under_deadline(terms: completion.Terms, due: Floats, chunks: Floats, retry_meets: Floats) -> tuple[Floats, Floats, Flags]:
@@ -140,30 +166,13 @@ def _pressed_chunks(terms: completion.Terms, due: Floats, chunks: Floats) -> Flo
     return np.where(terms.work > 2.0 * terms.mttf, chunks, np.clip(np.round(ideal), 2.0, 10_000.0))
 
 
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("work", 0.0, math.inf),
-    ("mttf", 0.0, math.inf),
-    ("checkpoint_cost", 0.0, math.inf),
-    ("restore_cost", 0.0, math.inf),
-    ("fresh_cost", 0.0, math.inf),
-    ("downtime", 0.0, math.inf),
-    ("durable_fraction", 0.0, 1.0),
-    ("limit", 0.0, math.inf),
-    ("mttf_interval", 0.0, math.inf),
-    ("mttf_interval", 0.0, math.inf),
-    ("deadline", 0.0, math.inf),
-    ("user_failure_share", 0.0, 1.0),
-)
-_POSITIVE = frozenset({"work", "mttf", "limit"})
-_MAY_BE_INFINITE = frozenset({"mttf", "mttf_interval", "limit"})
-
-
-def _gather(questions: Sequence[JobQuestion], mttfs: Sequence[Mttf | None]) -> tuple[completion.Terms, Floats, Floats, Floats, Floats]:
+def gather(questions: Sequence[JobQuestion]) -> Asked:
+    """Return `questions` as numbers, in their order. Raises `errors.QuantityError` for a quantity out of its range, naming it."""
     flat: list[float] = []  # not a tuple a row: a million small objects would keep the garbage collector busy
-    for question, other in zip(questions, mttfs, strict=True):
+    for question in questions:
         costs = question.costs
         limit, within, own = question.limit_minutes, question.deadline_minutes, question.user_failure_share
-        mttf, interval = (question.mttf_minutes, question.mttf_interval) if other is None else (other.minutes, other.interval)
+        mttf, interval = question.mttf_minutes, question.mttf_interval
         flat += (
             question.work_minutes,
             mttf,
@@ -178,24 +187,38 @@ def _gather(questions: Sequence[JobQuestion], mttfs: Sequence[Mttf | None]) -> t
             -1.0 if within is None else within,
             0.0 if own is None else own,
         )
-    table = np.array(flat, dtype=np.float64).reshape(len(questions), len(_RANGES)).T.copy()
+    table = np.array(flat, dtype=np.float64).reshape(len(questions), len(_COLUMNS)).T.copy()
     due = np.where([question.deadline_minutes is None for question in questions], np.nan, table[10])
-    _check(np.vstack([table[:10], np.where(np.isnan(due), 0.0, table[10]), table[11]]))
-    if (table[8] > table[9]).any():
+    _check(zip(_COLUMNS, [*table[:10], np.where(np.isnan(due), 0.0, table[10]), table[11]], strict=True))
+    low, high = _around(table[1], table[8], table[9])
+    return Asked(completion.Terms(*table[:8]), low, high, due, table[11])
+
+
+def _around(mttf: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Return the interval's ends, with the estimate within it: an interval from another method may miss it."""
+    if (low > high).any():
         raise errors.QuantityError("mttf_interval: its lower end is above its upper end", hint="give LOW,HIGH")
-    # The estimate lies within its interval; an interval from another method may miss it. A lower end of 0 has no completion.
-    low = np.maximum(np.minimum(table[8], table[1]), np.minimum(table[1], 1e-9))
-    return completion.Terms(*table[:8]), low, np.maximum(table[9], table[1]), due, table[11]
+    # A lower end of 0 has no completion.
+    return np.maximum(np.minimum(low, mttf), np.minimum(mttf, 1e-9)), np.maximum(high, mttf)
 
 
-def _check(table: Floats) -> None:
-    for column, (name, least, most) in zip(table, _RANGES, strict=True):
-        bad = ~((column >= least) & (column <= most))
+_COLUMNS = (
+    "work", "mttf", "checkpoint_cost", "restore_cost", "fresh_cost", "downtime", "durable_fraction", "limit", "mttf_interval",
+    "mttf_interval", "deadline", "user_failure_share",
+)  # fmt: skip
+_SHARES = frozenset({"durable_fraction", "user_failure_share"})
+_POSITIVE = frozenset({"work", "mttf", "limit"})
+_MAY_BE_INFINITE = frozenset({"mttf", "mttf_interval", "limit"})
+
+
+def _check(columns: Iterable[tuple[str, Floats]]) -> None:
+    for name, column in columns:
+        bad = ~((column >= 0) & (column <= (1.0 if name in _SHARES else math.inf)))
         if name in _POSITIVE:
             bad |= column <= 0
         if name not in _MAY_BE_INFINITE:
             bad |= np.isinf(column)
         if bad.any():
             value = float(column[np.flatnonzero(bad)[0]])
-            wanted = "above 0" if name in _POSITIVE else "from 0 to 1" if most == 1.0 else "0 or more, and finite"
+            wanted = "above 0" if name in _POSITIVE else "from 0 to 1" if name in _SHARES else "0 or more, and finite"
             raise errors.QuantityError(f"{name}: {value:g} is out of range", hint=f"it must be {wanted}")

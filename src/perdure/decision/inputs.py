@@ -61,7 +61,7 @@ def _interruption(row: Row, known: _Known) -> InputPoint:
     elif math.isinf(even):
         turn = "free checkpoints pay at any rate"
     else:
-        turn = f"checkpoints pay from about one in {duration(even)}"
+        turn = f"checkpoints pay from about one in {row.even_text}"
     return InputPoint(points, row.work / row.mttf, "interruptions per run", f"{seen}; {turn}")
 
 
@@ -69,7 +69,7 @@ def _destroyed(row: Row, size: Size, known: _Known) -> InputPoint:
     price = row.checkpoint + max(row.restore - row.fresh, 0.0)
     points: Direction = "resume" if row.destroyed > price else "retry"
     hours = f"{amount(row.destroyed / 60.0 * size.count)} {'GPU' if size.unit == 'gpu' else 'node'}-hours"
-    reason = f"an interruption destroys {duration(row.destroyed)} of work ({hours}); a checkpoint"
+    reason = f"an interruption destroys {row.destroyed_text} of work ({hours}); a checkpoint"
     if row.restore > row.fresh:
         reason += " and the dearer restart"
     return InputPoint(points, row.destroyed, "minutes", f"{reason} cost {known[price]}")
@@ -83,7 +83,7 @@ def _rebuild(restore: float, fresh: float) -> InputPoint:
 def _schedule(row: Row, known: _Known) -> InputPoint:
     if row.over_limit:
         return InputPoint(
-            "resume", row.limit - row.work, "minutes", f"one attempt may run {duration(row.limit)}, the work takes {duration(row.work)}"
+            "resume", row.limit - row.work, "minutes", f"one attempt may run {duration(row.limit)}, the work takes {row.work_text}"
         )
     if not math.isnan(row.deadline):
         return _deadline(row)
@@ -94,7 +94,7 @@ def _schedule(row: Row, known: _Known) -> InputPoint:
             "either",
             row.limit - row.work,
             "minutes",
-            f"one attempt may run {duration(row.limit)}, the work takes {duration(row.work)} and goes on from its own state",
+            f"one attempt may run {duration(row.limit)}, the work takes {row.work_text} and goes on from its own state",
         )
     return InputPoint("either", row.limit - row.work, "minutes", f"the work fits its limit of {known[row.limit]}; there is no deadline")
 
@@ -103,7 +103,7 @@ def _deadline(row: Row) -> InputPoint:
     slack = row.deadline - row.work
     if slack < 0:
         return InputPoint(
-            "either", slack, "minutes", f"the deadline ({duration(row.deadline)}) is over before the work ({duration(row.work)}) can be"
+            "either", slack, "minutes", f"the deadline ({duration(row.deadline)}) is over before the work ({row.work_text}) can be"
         )
     if row.no_room:
         return InputPoint("resume", slack, "minutes", f"the deadline leaves {duration(slack)}: no room for a second run")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from perdure.decision.figures import Figures
-from perdure.decision.words import duration, share
+from perdure.decision.words import duration, durations, share
 
 
 class Case(enum.IntEnum):
@@ -28,8 +28,8 @@ class Case(enum.IntEnum):
     NO_GAIN = enum.auto()
 
 
-class Row(NamedTuple):
-    """One job's figures as plain numbers; fields as in `figures.Figures` and `completion.Terms`."""
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One job's figures as plain numbers; fields as in `figures.Figures` and `completion.Terms`, and those in words that most jobs need."""
 
     work: float
     mttf: float
@@ -57,13 +57,24 @@ class Row(NamedTuple):
     break_even_checkpoint: float
     break_even_mttf: float
     destroyed: float
+    work_text: str
+    retry_text: str
+    resume_text: str
+    every_text: str
+    """W/K."""
+    even_text: str
+    destroyed_text: str
+
+
+_NUMBERS = [name for name in Row.__struct_fields__ if not name.endswith("_text")]
 
 
 def rows(found: Figures) -> Iterator[Row]:
     """Yield one plain row a job from the figures' arrays."""
-    columns = [getattr(found.terms, name, None) for name in Row._fields]
-    columns = [getattr(found, name) if column is None else column for name, column in zip(Row._fields, columns, strict=True)]
-    return map(Row._make, zip(*(np.asarray(column).tolist() for column in columns), strict=True))
+    terms = found.terms
+    columns = [getattr(terms, name) if hasattr(terms, name) else getattr(found, name) for name in _NUMBERS]
+    spoken = (terms.work, found.retry, found.resume, terms.work / found.chunks, found.break_even_mttf, found.destroyed)
+    return map(Row, *(np.asarray(column).tolist() for column in columns), *map(durations, spoken))
 
 
 def sentence(case: Case, row: Row) -> str:
@@ -73,22 +84,22 @@ def sentence(case: Case, row: Row) -> str:
 
 def _gain(row: Row) -> str:
     return (
-        f"Interrupted once in {duration(row.mttf)}, {duration(row.work)} of work takes {duration(row.retry)} on average when it is"
-        f" run again, {duration(row.resume)} with a checkpoint every {duration(row.work / row.chunks)}."
+        f"Interrupted once in {duration(row.mttf)}, {row.work_text} of work takes {row.retry_text} on average when it is"
+        f" run again, {row.resume_text} with a checkpoint every {row.every_text}."
     )
 
 
 def _over_limit(row: Row) -> str:
     return (
-        f"The work ({duration(row.work)}) is longer than one attempt may run ({duration(row.limit)}): running it again never ends,"
-        f" resuming takes {duration(row.resume)} on average."
+        f"The work ({row.work_text}) is longer than one attempt may run ({duration(row.limit)}): running it again never ends,"
+        f" resuming takes {row.resume_text} on average."
     )
 
 
 def _no_room(row: Row) -> str:
     return (
-        f"The deadline ({duration(row.deadline)}) has no room for a second run of {duration(row.work)}: retrying meets it in"
-        f" {share(row.retry_meets)} of cases, resuming every {duration(row.work / row.chunks)} in {share(row.resume_meets)}."
+        f"The deadline ({duration(row.deadline)}) has no room for a second run of {row.work_text}: retrying meets it in"
+        f" {share(row.retry_meets)} of cases, resuming every {row.every_text} in {share(row.resume_meets)}."
     )
 
 
@@ -101,15 +112,13 @@ def _straddles(row: Row) -> str:
 
 def _retry_never_ends(row: Row) -> str:
     return (
-        f"Interrupted once in {duration(row.mttf)}, {duration(row.work)} of work in one go never ends; with a checkpoint every"
-        f" {duration(row.work / row.chunks)} it takes {duration(row.resume)} on average."
+        f"Interrupted once in {duration(row.mttf)}, {row.work_text} of work in one go never ends; with a checkpoint every"
+        f" {row.every_text} it takes {row.resume_text} on average."
     )
 
 
 def _small_gain(row: Row) -> str:
-    return (
-        f"Resuming would save {duration(row.gain)} of {duration(row.retry)}, less than two runs of one job differ by: take the simpler way."
-    )
+    return f"Resuming would save {duration(row.gain)} of {row.retry_text}, less than two runs of one job differ by: take the simpler way."
 
 
 def _own_failure(row: Row) -> str:
@@ -118,7 +127,7 @@ def _own_failure(row: Row) -> str:
 
 def _limit_too_short(row: Row) -> str:
     return (
-        f"One attempt may run {duration(row.limit)}: too short for the work ({duration(row.work)}) and too short to restore"
+        f"One attempt may run {duration(row.limit)}: too short for the work ({row.work_text}) and too short to restore"
         f" ({duration(row.restore)}), get on and checkpoint ({duration(row.checkpoint)}). Raise the limit first."
     )
 
@@ -137,7 +146,7 @@ def _no_gain(row: Row) -> str:
     if not row.work < row.break_even_work < math.inf:  # which is of first order
         return f"Interruptions cost {duration(lost)} a run on average, and checkpoints would win back less than they cost."
     return (
-        f"Interruptions cost {duration(lost)} a run of {duration(row.work)} on average, less than checkpoints would; those pay beyond"
+        f"Interruptions cost {duration(lost)} a run of {row.work_text} on average, less than checkpoints would; those pay beyond"
         f" about {duration(row.break_even_work)} of work."
     )
 
@@ -163,7 +172,7 @@ def settling(case: Case, row: Row, *, extrapolated: bool) -> str | None:
             f"the checkpoint's real cost ({duration(row.checkpoint)} is assumed): {', '.join([*bounds, f'above {duration(dear)} retry'])}"
         )
     return (
-        f"a longer history: the break-even is one interruption in {duration(row.break_even_mttf)}, inside the interval ({_between(row)})"
+        f"a longer history: the break-even is one interruption in {row.even_text}, inside the interval ({_between(row)})"
         if row.break_even_mttf > 0
         else "a longer history: the interval of the time between interruptions is too wide"
     )

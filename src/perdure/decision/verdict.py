@@ -15,14 +15,13 @@ The margin is `INDIFFERENCE` of retry's expected completion.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perdure.decision import cautions, figures, inputs, reasons
-from perdure.model.advice import BreakEven, JobQuestion, Mttf, PolicyOutcome, Verdict, VerdictKind
+from perdure.model.advice import BreakEven, JobQuestion, PolicyOutcome, Verdict, VerdictKind
 
 OWN_FAILURE_SHARE = 0.5
 """From here on more is lost to the workload's own failures than is delivered or interrupted: its bug comes first."""
@@ -54,51 +53,47 @@ def decide(question: JobQuestion) -> Verdict:
     return decide_all([question])[0]
 
 
-def decide_all(questions: Sequence[JobQuestion]) -> list[Verdict]:
+def decide_all(questions: Sequence[JobQuestion], asked: figures.Asked | None = None) -> list[Verdict]:
     """Return the verdicts of many jobs, in order: the same as `decide` of each, at about 10 µs each.
+
+    `asked`: what `figures.gather` made of `questions`, for a caller that needs it itself.
 
     Raises `errors.QuantityError` for a quantity out of its range, naming it.
     """
     told = inputs.Teller()
-    return [verdict for block in _blocks(questions) for verdict in _decide(block, told)]
+    numbers = figures.gather(questions) if asked is None else asked
+    return [verdict for block in _blocks(len(questions)) for verdict in _decide(questions[block], numbers.pick(block), told)]
 
 
-def _decide(questions: Sequence[JobQuestion], told: inputs.Teller) -> Iterator[Verdict]:
-    found = figures.compute(questions)
-    rows = reasons.rows(found)
+def _decide(questions: Sequence[JobQuestion], asked: figures.Asked, told: inputs.Teller) -> Iterator[Verdict]:
+    found = figures.compute(asked)
+    work = found.terms.work
+    retries = _outcomes(found.retry, np.ones_like(work), work, found.retry_meets)
+    resumes = _outcomes(found.resume, found.chunks, work, found.resume_meets)
+    columns = (questions, _cases(found), reasons.rows(found), retries, resumes, _break_evens(found))
     warned = cautions.find(found, questions)
-    for index, (question, case, row) in enumerate(zip(questions, _cases(found), rows, strict=True)):
+    for index, (question, case, row, retry, resume, break_even) in enumerate(zip(*columns, strict=True)):
         yield Verdict(
             _KINDS[case],
             reasons.sentence(case, row),
-            _retry_outcome(row),
-            _resume_outcome(row),
-            _break_even(row),
+            retry,
+            resume,
+            break_even,
             told.four_inputs(row, question.size),
             warned.get(index, ()),
             reasons.settling(case, row, extrapolated=question.extrapolated) if case in _OPEN else None,
         )
 
 
-def _blocks(questions: Sequence[JobQuestion]) -> Iterator[Sequence[JobQuestion]]:
+def _blocks(count: int) -> Iterator[slice]:
     """Cut into pieces whose arrays stay within a processor's cache."""
-    for first in range(0, len(questions), _BLOCK):
-        yield questions[first : first + _BLOCK]
+    return (slice(first, first + _BLOCK) for first in range(0, count, _BLOCK))
 
 
-def kinds(questions: Sequence[JobQuestion], mttfs: Sequence[Mttf] | None = None) -> list[VerdictKind]:
-    """Return only which verdict each of many jobs gets: what `decide_all` says, without the cost of saying why.
-
-    With `mttfs`, one a question: which it would get if its mean time to failure were that.
-
-    Raises `errors.QuantityError` for a quantity out of its range, naming it.
-    """
-    others = [None] * len(questions) if mttfs is None else mttfs
-    found: list[VerdictKind] = []
-    for first in range(0, len(questions), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        found += (_KINDS[case] for case in _cases(figures.compute(questions[block], others[block])))
-    return found
+def kinds(asked: figures.Asked) -> list[VerdictKind]:
+    """Return only which verdict each of many jobs gets: what `decide_all` says, without the cost of saying why."""
+    blocks = _blocks(len(asked.deadline))
+    return [_KINDS[case] for block in blocks for case in _cases(figures.compute(asked.pick(block)))]
 
 
 def _cases(found: figures.Figures) -> list[reasons.Case]:
@@ -122,29 +117,29 @@ def _cases(found: figures.Figures) -> list[reasons.Case]:
     return [order[number] for number in chosen.tolist()]
 
 
-# Hundreds of thousands are made: the tests are written out here, not called. NaN differs from itself: no deadline.
-
-
-def _retry_outcome(row: reasons.Row) -> PolicyOutcome:
-    expected, meets = row.retry, row.retry_meets
-    never = expected == math.inf
-    return PolicyOutcome(None if never else expected, never, 1, None, meets if meets == meets else None)  # noqa: PLR0124
-
-
-def _resume_outcome(row: reasons.Row) -> PolicyOutcome:
-    expected, meets = row.resume, row.resume_meets
-    never, chunks = expected == math.inf, int(row.chunks)
-    interval = row.work / chunks if chunks > 1 else None
-    return PolicyOutcome(None if never else expected, never, chunks, interval, meets if meets == meets else None)  # noqa: PLR0124
-
-
-def _break_even(row: reasons.Row) -> BreakEven:
-    return BreakEven(
-        _finite(row.break_even_work),
-        row.break_even_checkpoint if 0 < row.break_even_checkpoint < math.inf else None,
-        row.break_even_mttf if 0 < row.break_even_mttf < math.inf else None,
+def _outcomes(expected: figures.Floats, chunks: figures.Floats, work: figures.Floats, meets: figures.Floats) -> Iterator[PolicyOutcome]:
+    never = np.isinf(expected)
+    return map(
+        PolicyOutcome,
+        _known(expected, ~never),
+        never.tolist(),
+        chunks.astype(np.int64).tolist(),
+        _known(work / chunks, chunks > 1),
+        _known(meets, ~np.isnan(meets)),
     )
 
 
-def _finite(minutes: float) -> float | None:
-    return minutes if minutes < math.inf else None
+def _break_evens(found: figures.Figures) -> Iterator[BreakEven]:
+    work, checkpoint, mttf = found.break_even_work, found.break_even_checkpoint, found.break_even_mttf
+    positive = (_known(column, (column > 0) & (column < np.inf)) for column in (checkpoint, mttf))
+    return map(BreakEven, _known(work, work < np.inf), *positive)
+
+
+def _known(column: figures.Floats, known: figures.Flags) -> list[float | None]:
+    """Return plain numbers, None for those that are not `known`."""
+    if known.all():
+        values: list[float | None] = column.tolist()
+        return values
+    objects = column.astype(object)
+    objects[~known] = None
+    return list(objects)

@@ -26,6 +26,9 @@ MOST_CHUNKS = 1_000_000.0
 """A free checkpoint would be taken without end."""
 
 
+_MOST_STEPS = 100
+"""From the ideal's neighbours to the best number of chunks: none or one where checkpoints are short beside the mean time between failures."""
+
 _TOLERANCE = 1.0 + 1e-9
 """Work that equals its limit fits it, whatever the rounding."""
 
@@ -51,7 +54,7 @@ class Terms:
     limit: Floats
     """Wall-time limit of one attempt, inf for none."""
 
-    def pick(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Terms:
+    def pick(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Terms:
         """Return the terms of some rows."""
         return Terms(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
 
@@ -62,13 +65,37 @@ class Terms:
 
 def piece(length: Floats, restart: Floats, mttf: Floats, downtime: Floats) -> Floats:
     """Return E = e^{r/M}·(M + D)·(e^{x/M} − 1), the expected time to get through `length` x in one go, restarts costing r."""
+    return _piece(_restart(restart, mttf, downtime), _through(length, mttf))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One of the two parts of a piece's expected time, which is computed once for all pieces that share it."""
+
+    exponent: Floats
+    """Its share of the exponent that `NEVER_EXPONENT` bounds."""
+    factor: Floats
+
+
+def _restart(minutes: Floats, mttf: Floats, downtime: Floats) -> _Part:
+    """What restarting takes: e^{r/M}·(1 + D/M)."""
+    exponent = minutes / mttf
+    return _Part(exponent, np.exp(np.minimum(exponent, NEVER_EXPONENT)) * (1.0 + downtime / mttf))
+
+
+def _through(length: Floats, mttf: Floats) -> tuple[_Part, Floats]:
+    """What getting through takes once it runs: (e^{x/M} − 1)/(x/M), which is 1 for M = inf; and the length."""
     exponent = length / mttf
-    never = exponent + restart / mttf > NEVER_EXPONENT
-    safe = np.where(never, 0.0, exponent)
-    # Written as (1 + D/M)·x·(e^{x/M} − 1)/(x/M), which is x for M = inf.
-    growth = np.where(safe > 0, np.expm1(safe) / np.where(safe > 0, safe, 1.0), 1.0)
-    expected = np.exp(np.where(never, 0.0, restart / mttf)) * (1.0 + downtime / mttf) * length * growth
-    return np.where(never, np.inf, expected)
+    safe = np.minimum(exponent, NEVER_EXPONENT)
+    return _Part(exponent, np.divide(np.expm1(safe), safe, out=np.ones_like(safe), where=safe > 0)), length
+
+
+def _piece(restart: _Part, through: tuple[_Part, Floats]) -> Floats:
+    work, length = through
+    with np.errstate(over="ignore"):  # where it is never done
+        expected = restart.factor * length * work.factor
+    expected[work.exponent + restart.exponent > NEVER_EXPONENT] = np.inf
+    return expected
 
 
 def durable_pieces(durable: Floats) -> Floats:
@@ -115,19 +142,39 @@ def resume(terms: Terms, chunks: Floats) -> Floats:
     Σᵢ e^{rᵢ/M}·(M + D)·(e^{(W/K + cᵢ)/M} − 1): the first chunk restarts at R0, later ones at R, the last is followed by no
     checkpoint. K = 1 is retry. Every end of an attempt at its limit costs one more checkpoint, the downtime and a restore.
     """
-    return _resume(terms, chunks, retry(terms))
+    return _Chunking.of(terms).expected(chunks, retry(terms))
 
 
-def _resume(terms: Terms, chunks: Floats, in_one_go: Floats) -> Floats:
-    chunk = terms.work / chunks
-    first = piece(chunk + terms.checkpoint, terms.fresh, terms.mttf, terms.downtime)
-    middle = piece(chunk + terms.checkpoint, terms.restore, terms.mttf, terms.downtime)
-    last = piece(chunk, terms.restore, terms.mttf, terms.downtime)
-    between = np.where(chunks > 2, np.where(chunks > 2, chunks - 2.0, 1.0) * middle, 0.0)
-    at_limit = limit_ends(terms, chunks)
-    stop = terms.downtime + piece(terms.restore + terms.checkpoint, terms.restore, terms.mttf, terms.downtime)
-    stops = np.where(at_limit > 0, np.where(at_limit > 0, at_limit, 1.0) * stop, 0.0)
-    return np.where(chunks > 1, first + between + last + stops, in_one_go)
+@dataclasses.dataclass(frozen=True)
+class _Chunking:
+    """What `resume` takes of the same jobs in any number of chunks."""
+
+    terms: Terms
+    fresh: _Part
+    restore: _Part
+
+    @classmethod
+    def of(cls, terms: Terms) -> _Chunking:
+        return cls(terms, *(_restart(minutes, terms.mttf, terms.downtime) for minutes in (terms.fresh, terms.restore)))
+
+    def expected(self, chunks: Floats, in_one_go: Floats) -> Floats:
+        """Return what `resume` does; `in_one_go`: for a single chunk."""
+        terms = self.terms
+        chunk = terms.work / chunks
+        saved = _through(chunk + terms.checkpoint, terms.mttf)
+        first, middle, last = _piece(self.fresh, saved), _piece(self.restore, saved), _piece(self.restore, _through(chunk, terms.mttf))
+        between = np.where(chunks > 2, np.where(chunks > 2, chunks - 2.0, 1.0) * middle, 0.0)
+        return np.where(chunks > 1, first + between + last + self._stops(chunks), in_one_go)
+
+    def _stops(self, chunks: Floats) -> Floats:
+        """What the ends at the limit cost."""
+        terms = self.terms
+        stops = limit_ends(terms, chunks)
+        met = np.flatnonzero(stops > 0)
+        if met.size:
+            some = terms.pick(met)
+            stops[met] *= some.downtime + piece(some.restore + some.checkpoint, some.restore, some.mttf, some.downtime)
+        return stops
 
 
 def limit_ends(terms: Terms, chunks: Floats) -> Floats:
@@ -143,11 +190,27 @@ def limit_ends(terms: Terms, chunks: Floats) -> Floats:
     return np.where(bounded, np.where(usable, ends, np.inf), 0.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Policies:
+    """Expected completions of both policies."""
+
+    retry: Floats
+    resume: Floats
+    """In `chunks`."""
+    chunks: Floats
+
+
 def best_chunks(terms: Terms) -> Floats:
-    """Return the K ≥ 1 with the least expected completion: an ideal's floor and ceiling, one chunk, and two.
+    """Return the K of `compare`."""
+    return compare(terms).chunks
+
+
+def compare(terms: Terms) -> Policies:
+    """Return `retry`, and `resume` in the K ≥ 1 chunks of least expected completion: from one, two, an ideal's floor or ceiling on downhill.
 
     The ideal is W over the exact interval, corrected for a first chunk that restarts at R0 instead of R: to first order the sum
-    K·C + W²/(2MK) gains W·(e^{(R0 − R)/M} − 1)/K, so that K² grows by W·(e^{(R0 − R)/M} − 1)/C.
+    K·C + W²/(2MK) gains W·(e^{(R0 − R)/M} − 1)/K, so that K² grows by W·(e^{(R0 − R)/M} − 1)/C. Where C and R are not small beside M, it
+    is a chunk or two off.
 
     Where the work is longer than an attempt may run, chunks are at least as many as make one fit into the limit; there are at
     least 2 unless the application goes on from its own state (then one, without checkpoints of ours, is possible too).
@@ -163,15 +226,26 @@ def best_chunks(terms: Terms) -> Floats:
     # A limit without room for a restore and a checkpoint is hopeless at any K; `resume` says so.
     fitting = np.ceil(np.where(longer & (room > 0), terms.work, 0.0) / np.where(longer & (room > 0), room, 1.0))
     least = np.where(longer, np.maximum(fitting, 2.0), 1.0)
-    in_one_go = retry(terms)
+    in_one_go, chunking = retry(terms), _Chunking.of(terms)
     best = np.where(exceeds_limit(terms), least, 1.0)
-    lowest = _resume(terms, best, in_one_go)
-    for candidate in (np.full_like(ideal, 2.0), np.floor(ideal), np.ceil(ideal)):
-        chunks = np.clip(candidate, least, np.maximum(MOST_CHUNKS, least))
-        expected = _resume(terms, chunks, in_one_go)
+    lowest = chunking.expected(best, in_one_go) if (best > 1).any() else in_one_go
+    most = np.maximum(MOST_CHUNKS, least)
+
+    def try_out(candidate: Floats) -> bool:
+        nonlocal best, lowest
+        chunks = np.clip(candidate, least, most)
+        expected = chunking.expected(chunks, in_one_go)
         better = expected < lowest
         best, lowest = np.where(better, chunks, best), np.where(better, expected, lowest)
-    return best
+        return bool(better.any())
+
+    for candidate in (np.full_like(ideal, 2.0), np.floor(ideal), np.ceil(ideal)):
+        try_out(candidate)
+    for _ in range(_MOST_STEPS):
+        has_moved = try_out(best + 1.0)
+        if not (try_out(best - 1.0) or has_moved):
+            break
+    return Policies(in_one_go, lowest, best)
 
 
 def destroyed(terms: Terms) -> Floats:
