@@ -70,36 +70,37 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     """
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("the tree would end with this thread")
-    if options.owner is not None:
-        refuse((*identity.check_images(images, options.owner), *guard.look_before(images, options.owner)))
-    tcp, closed = tcp_options(images, options)
-    inherited, descriptors = streams.inherited(options.streams, options.descriptors)
-    linked = links.put_back(images, options.owner)
-    before = frozenset(process.children(os.getpid()))
-    standing = ("--restore-detached", "--restore-sibling", f"--pidfile={_PID_FILE}", *STANDING, GHOST_LIMIT)
     meeting = images.parent / _MEETING
     meeting.mkdir(mode=0o700, exist_ok=True)
-    variables: tuple[tuple[str, str], ...] = ()
-    with views.View(meeting) as view, _served(images, options.pages) as server:
+    with views.View(meeting) as view:  # which is made meanwhile
+        if options.owner is not None:
+            refuse((*identity.check_images(images, options.owner), *guard.look_before(images, options.owner)))
+        tcp, closed = tcp_options(images, options)
+        inherited, descriptors = streams.inherited(options.streams, options.descriptors)
+        variables: tuple[tuple[str, str], ...] = ()
         if view.namespace is not None:
             view.leave_address(meeting)
             criu, descriptors = views.entered(criu, f"/proc/self/fd/{view.namespace}"), (*descriptors, view.namespace)
             variables = ((MEETING, str(meeting.resolve())),)
-        call = Call(
-            action=Action.RESTORE,
-            images=str(images),
-            work=str(work),
-            timeout_s=timeout_for(options.expected_bytes),
-            action_script=str(SCRIPT),
-            variables=variables,
-            options=(*standing, *tcp, *inherited, *(("--stream",) if server else ())),
-            pass_fds=descriptors,
-        )
-        result, problem = _watched(criu, call, images, options)
-        if not result.succeeded:
-            # Before the server is left: one of them could hold a pipe open.
-            _remove_leftovers(before)
-            problem = problem or view.problem()
+        linked = links.put_back(images, options.owner)
+        before = frozenset(process.children(os.getpid()))
+        standing = ("--restore-detached", "--restore-sibling", f"--pidfile={_PID_FILE}", *STANDING, GHOST_LIMIT)
+        with _served(images, options.pages) as server:
+            call = Call(
+                action=Action.RESTORE,
+                images=str(images),
+                work=str(work),
+                timeout_s=timeout_for(options.expected_bytes),
+                action_script=str(SCRIPT),
+                variables=variables,
+                options=(*standing, *tcp, *inherited, *(("--stream",) if server else ())),
+                pass_fds=descriptors,
+            )
+            result, problem = _watched(criu, call, images, options)
+            if not result.succeeded:
+                # Before the server is left: one of them could hold a pipe open.
+                _remove_leftovers(before)
+                problem = problem or view.problem()
     if not result.succeeded:
         links.remove(linked, options.owner)
         if problem is not None:

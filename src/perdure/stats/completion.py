@@ -27,7 +27,7 @@ MOST_CHUNKS = 1_000_000.0
 
 
 _MOST_STEPS = 100
-"""From the ideal's neighbours to the best number of chunks: none or one where checkpoints are short beside the mean time between failures."""
+"""From the ideal's neighbours to the best number of chunks: one at most where checkpoints are short beside the MTTF."""
 
 _TOLERANCE = 1.0 + 1e-9
 """Work that equals its limit fits it, whatever the rounding."""
@@ -206,7 +206,7 @@ def best_chunks(terms: Terms) -> Floats:
 
 
 def compare(terms: Terms) -> Policies:
-    """Return `retry`, and `resume` in the K ≥ 1 chunks of least expected completion: from one, two, an ideal's floor or ceiling on downhill.
+    """Return `retry`, and `resume` in the K ≥ 1 chunks that take least: from one, two, an ideal's floor or ceiling on downhill.
 
     The ideal is W over the exact interval, corrected for a first chunk that restarts at R0 instead of R: to first order the sum
     K·C + W²/(2MK) gains W·(e^{(R0 − R)/M} − 1)/K, so that K² grows by W·(e^{(R0 − R)/M} − 1)/C. Where C and R are not small beside M, it
