@@ -23,7 +23,7 @@ import msgspec
 
 from bench import Figure, print_figures
 from perdure.base import settings
-from perdure.checkpoint import dump, launch, restore, statistics, tree
+from perdure.checkpoint import dump, launch, restore, statistics, tree, views
 from perdure.checkpoint.criu import locate, run
 from perdure.checkpoint.criu.run import Action, Call
 from perdure.checkpoint.images.pagemaps import runs_of
@@ -172,10 +172,10 @@ class _Bench:
         images = folder / "plain"
         images.mkdir()
         call = Call(
-            action=Action.DUMP, images=str(images), work=str(folder), timeout_s=600, verbosity=2,
-            options=(f"--tree={program.root.pid}", "--leave-running", "--manage-cgroups=ignore"),
+            action=Action.DUMP, images=str(images), work=str(folder), timeout_s=600, verbosity=2, root=program.root.pid, is_inside=True,
+            options=("--leave-running", "--manage-cgroups=ignore"),
         )  # fmt: skip
-        result = run.run(self._criu, call)
+        result = run.run(views.entered(self._criu, f"/proc/{program.root.pid}/ns/mnt"), call)
         if not result.succeeded:
             raise SystemExit(f"bench: {result.explanation}")
         return statistics.of_dump(folder).frozen_s

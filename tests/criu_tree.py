@@ -84,12 +84,13 @@ class Tree:
         return wait_until(lambda: self.count() > now)
 
     def call(self, action: run.Action, *options: str, timeout_s: float = 120.0) -> run.Call:
-        chosen = ("--tree", str(self.root), "--leave-running") if action is run.Action.DUMP else ("--restore-detached", "--restore-sibling")
+        chosen = ("--leave-running",) if action is run.Action.DUMP else ("--restore-detached", "--restore-sibling")
         return run.Call(
             action=action,
             images=str(self.images),
             work=str(self.folder),
             timeout_s=timeout_s,
+            root=self.root if action is run.Action.DUMP else None,
             options=("--manage-cgroups=ignore", *chosen, *options),
         )
 

@@ -218,7 +218,8 @@ def dump(criu: Criu, root: int, folder: Path, *options: str, timeout_s: float = 
             images=str(images),
             work=str(work),
             timeout_s=timeout_s,
-            options=("--tree", str(root), "--leave-running", "--tcp-close", "--skip-in-flight", "--ghost-limit=1G", *_STANDING, *options),
+            root=root,
+            options=("--leave-running", "--tcp-close", "--skip-in-flight", "--ghost-limit=1G", *_STANDING, *options),
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 from supervised import LIMIT_S, Site, wait_for
@@ -25,8 +26,7 @@ if tells == "old":
 
 def start(criu, call):
     if call.action is run.Action.DUMP and os.path.exists("break"):
-        (root,) = [int(option.partition("=")[2]) for option in call.options if option.startswith("--tree=")]
-        os.kill([pid for pid in process.descendants(root) if process.stat(pid).command == who][0], signal.SIGTRAP)
+        os.kill([pid for pid in process.descendants(call.root) if process.stat(pid).command == who][0], signal.SIGTRAP)
         call = msgspec.structs.replace(call, options=("--there-is-no-such-option",))
     return whole(criu, call)
 
@@ -152,3 +152,46 @@ def test_what_is_being_stopped_when_it_is_saved_by_the_clock_takes_no_good_check
     wait_for(lambda: len(site.log("a")) > length, LIMIT_S)
     assert site.run("stop", "a").returncode == 0
     again.communicate(timeout=LIMIT_S)
+
+
+ENDING = """
+import os, sys, time
+from perdure.__main__ import main
+from perdure.checkpoint.criu import run
+
+whole = run.start
+
+
+def start(criu, call):
+    running = whole(criu, call)
+    if call.action is run.Action.DUMP:
+        with open("end", "w") as word:
+            word.write(sys.argv[-1])
+        while not run._is_ending(call.root):
+            time.sleep(0.001)
+    return running
+
+
+# Its own start takes until then, whatever the machine does meanwhile.
+run.command = lambda criu, call, make=run.command: ["/bin/sh", "-c", 'sleep 1000 & wait', *make(criu, call)]
+run.start = start
+sys.exit(main(sys.argv[1:]))
+"""
+"""A supervisor whose workload ends by itself, with the status in the last argument, after CRIU was started and before it did anything."""
+
+
+@pytest.mark.parametrize(("status", "state"), [(0, "completed"), (7, "failed")])
+def test_a_workload_that_ends_by_itself_while_it_is_to_be_saved_has_ended_and_is_not_lost(site, status, state):
+    (site.work / "work.py").write_text(
+        "import os, sys, time\n"
+        "print('up', flush=True)\n"
+        "while not (os.path.exists('end') and open('end').read()):\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit(int(open('end').read()))\n"
+    )
+    process = site.start("run", "--name", "a", "--every", "never", "--", sys.executable, "work.py", str(status), by=ENDING)
+    wait_for(lambda: b"up" in site.log("a"), LIMIT_S)
+    assert site.run("checkpoint", "a").returncode != 0
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == status, err.decode()
+    assert site.ps("a")["state"] == state

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import signal
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,15 @@ with socket.socket(socket.AF_UNIX) as listener:
 """What a data loader of PyTorch leaves in /tmp while it runs: a socket with a name. And a folder that is worked in, and one held open."""
 
 RUN = ("run", "--name", "a", "--every", "never", "--", "python3", "serve.py")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A site in a folder of a short name: the address of a socket holds 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="perdure-") as folder:
+        made = Site(Path(folder))
+        yield made
+        made.close()
 
 
 @pytest.fixture

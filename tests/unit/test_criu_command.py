@@ -13,7 +13,7 @@ from perdure.checkpoint.criu import calls, netlock, repair, run
 CRIU = run.Criu(
     argv=("/p/ld.so", "--library-path", "/p/lib", "/p/criu"), version="4.2.1", origin="test", prefix="/p", network_lock="nftables"
 )
-CALL = run.Call(action=run.Action.DUMP, images="/i", work="/w", timeout_s=12.3, options=("--tree", "7"))
+CALL = run.Call(action=run.Action.DUMP, images="/i", work="/w", timeout_s=12.3, root=7)
 
 
 def test_no_configuration_and_no_plugin_can_change_what_a_dump_means():
@@ -23,6 +23,9 @@ def test_no_configuration_and_no_plugin_can_change_what_a_dump_means():
     assert line[line.index("--timeout") + 1] == "13"
     assert "--network-lock=nftables" in line
     assert line[-2:] == ["--tree", "7"]
+    inside = run.command(CRIU, msgspec.structs.replace(CALL, is_inside=True, folders=(5, 6)))
+    assert inside[-2:] == ["--tree", "1"]
+    assert [inside[inside.index(option) + 1] for option in ("-D", "-W")] == ["/proc/self/fd/5", "/proc/self/fd/6"]
 
 
 @pytest.mark.parametrize("action", list(run.Action))
@@ -34,7 +37,7 @@ def test_the_library_is_preloaded_into_dumps_alone(action):
 
 
 def test_what_only_a_dump_knows_is_not_said_to_a_restore():
-    line = run.command(CRIU, msgspec.structs.replace(CALL, action=run.Action.RESTORE, options=()))
+    line = run.command(CRIU, msgspec.structs.replace(CALL, action=run.Action.RESTORE, root=None))
     assert "--timeout" not in line
     assert "--network-lock=nftables" not in line
 

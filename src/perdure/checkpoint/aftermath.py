@@ -32,7 +32,7 @@ def settle(root: Tree, before: tuple[Process, ...], result: Result, exits: Exits
     left = held_before(before)
     began = time.monotonic()
     while True:
-        if not tree.is_alive(root):
+        if result.tree_ended or not tree.is_alive(root):
             _look_for_trapped(before, result, exits)
             raise _gone(root, result)
         held = _held(root, left)
@@ -97,7 +97,7 @@ def _look_for_broken(root: Tree, before: tuple[Process, ...], result: Result) ->
 
 
 def _gone(root: Tree, result: Result) -> errors.PerdureError:
-    if result.returncode < 0:
+    if result.returncode < 0 and not result.tree_ended:
         return errors.WorkloadLost(
             f"CRIU was killed ({_signal_name(result.returncode)}) while it dumped, and the workload died of it",
             hint="resume it from the checkpoint before",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
 from typing import Literal
@@ -15,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from perdure import errors
+from perdure.base.proc import process
 from perdure.base.proc.process import cgroups
 from perdure.checkpoint import probes, tree
 from perdure.checkpoint.tree import Process, Tree
@@ -59,7 +61,7 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: probes.Probe | 
     def seen(progress: Literal["moved", "waiting", "ended"], said: str | None) -> Alive:
         return Alive(progress, tuple(sorted(moved)), missing, said, time.monotonic() - began)
 
-    first = now = _look(root)
+    first = now = _look(root, expected)
     if not now:
         return seen("ended", None)
     missing = _missing(now, expected)
@@ -67,7 +69,7 @@ def verify(root: Tree, expected: tuple[ProcessFact, ...], probe: probes.Probe | 
     woken: set[int] = set()
     while _wake(root, now, expected, woken) or not _is_enough(time.monotonic() - began, now, has_moved=bool(moved)):
         time.sleep(_STEP_S)
-        now = _look(root)
+        now = _look(root, expected)
         if not now:
             return seen("ended", None)
         moved |= moved_between(first, now)
@@ -97,12 +99,14 @@ def moved_between(first: tuple[Process, ...], now: tuple[Process, ...]) -> froze
     )
 
 
-def _look(root: Tree) -> tuple[Process, ...]:
+def _look(root: Tree, expected: tuple[ProcessFact, ...]) -> tuple[Process, ...]:
     """Return the tree's processes; empty when it has ended by itself, well or badly. Raises `errors.RestoreFailed` when it died."""
-    if tree.is_alive(root):
+    if _runs(root):
         with contextlib.suppress(errors.ProcessGone):
-            return tree.members(root)
-    ended = os.waitid(os.P_PID, root.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            found = tree.members(root)
+            if not _is_alone(found, expected) or not _ends_soon(root):
+                return found
+    ended = os.waitid(os.P_PID, root.pid, os.WEXITED | os.WNOWAIT)
     if ended is not None:
         status = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
         if status > 128:
@@ -110,6 +114,24 @@ def _look(root: Tree) -> tuple[Process, ...]:
                 f"the workload died of {_signal_name(status - 128)} a moment after it was restored", hint="try an older checkpoint"
             )
     return ()
+
+
+def _runs(root: Tree) -> bool:
+    """Tell whether the init still runs code: from its first step to the end until it can be reaped, namespaces are taken down."""
+    with contextlib.suppress(errors.ProcessGone):
+        return tree.is_alive(root) and not process.stat(root.pid).is_exiting
+    return False
+
+
+def _ends_soon(root: Tree) -> bool:
+    """Tell whether an init that has no processes left ends, as it has to."""
+    descriptor = os.pidfd_open(root.pid)
+    try:
+        ready = select.poll()  # not select(): descriptors may have numbers above 1023
+        ready.register(descriptor, select.POLLIN)
+        return bool(ready.poll(_MOST_S * 1000.0))
+    finally:
+        os.close(descriptor)
 
 
 def _signal_name(number: int) -> str:
@@ -128,14 +150,18 @@ def _check_cgroup(root: Tree) -> None:
     with contextlib.suppress(errors.ProcessGone):
         ours, theirs = cgroups(os.getpid()), cgroups(root.pid)
         # One that died meanwhile belongs to no group any more: what it died of is told by whoever looks next.
-        if ours != theirs and tree.is_alive(root):
+        if ours != theirs and _runs(root):
             apart = ", ".join(path for controllers, path in theirs.items() if ours.get(controllers) != path)
             raise errors.RestoreFailed(f"the restored workload sits in another control group: {apart}", hint="see CRIU's log")
 
 
+def _is_alone(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> bool:
+    return len(found) == 1 < len(expected)
+
+
 def _check_not_alone(found: tuple[Process, ...], expected: tuple[ProcessFact, ...]) -> None:
     """One process or the other may end by itself as soon as it runs; that all are gone while their init lives on cannot be."""
-    if len(found) == 1 < len(expected):
+    if _is_alone(found, expected):
         names = ", ".join(f"{fact.command} ({fact.pid})" for fact in expected[1:])
         raise errors.RestoreFailed(f"the workload's processes are gone a moment after the restore: {names}", hint="try an older checkpoint")
 

@@ -93,6 +93,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: bool = False
     explanation: Explanation | None = None
     """Why it failed; None when it did not."""
+    tree_ended: bool = False
+    """CRIU was in the PID namespace of a tree that ended, so that the kernel ended it as well."""
     run_id: str = ""
     """CRIU's own id of this run, for `netlock.release`."""
     root_pid: int | None = None
@@ -163,6 +165,6 @@ def mortal(criu: Criu) -> Criu:
     preload = ("--preload", str(criu.preload)) if has_loader else ()
     # Where we ended before the kernel was asked for that, nobody would end it: then it has another parent by now, and does not begin.
     # A parent outside its PID namespace is 0.
-    still_ours = ("/bin/sh", "-c", 'case "$PPID" in "$0" | 0) exec "$@" ;; esac', str(os.getpid()))
+    still_ours = ("/bin/sh", "-c", 'case "$PPID" in "$0" | 0) exec "$@" ;; *) exit 1 ;; esac', str(os.getpid()))
     argv = (setpriv, "--pdeathsig", "KILL", "--", *still_ours, program, *preload, *rest)
     return msgspec.structs.replace(criu, argv=argv, needs_prlimit_preload=criu.needs_prlimit_preload and not has_loader)

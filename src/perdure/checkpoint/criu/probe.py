@@ -169,7 +169,7 @@ class _Trial:
         )
         try:
             root = self._await_start(launcher)
-            self._call("dump", run.Action.DUMP, "--tree", str(root), "--leave-running")
+            self._call("dump", run.Action.DUMP, "--leave-running", root=root)
             self._await("run-on", timer=False)
         finally:
             _end(launcher)
@@ -220,12 +220,12 @@ class _Trial:
         content = self._progress.read_bytes()
         return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:16], "little")
 
-    def _call(self, step: str, action: run.Action, *options: str) -> None:
+    def _call(self, step: str, action: run.Action, *options: str, root: int | None = None) -> None:
         standing = ("--tcp-established", "--manage-cgroups=ignore")
-        result = run.run(
-            self._criu,
-            run.Call(action=action, images=str(self._images), work=str(self._folder), timeout_s=_STEP_S, options=(*standing, *options)),
+        call = run.Call(
+            action=action, images=str(self._images), work=str(self._folder), timeout_s=_STEP_S, options=(*standing, *options), root=root
         )
+        result = run.run(self._criu, call)
         if result.explanation is not None:
             raise _Failed(step, result.explanation)
 

@@ -105,13 +105,16 @@ class Running:
         event = self._await(self._pidfd, self._cancel, limit_s=limit_s)
         if event != self._pidfd:
             self._give_up()
+        # Until CRIU is reaped, the init of the PID namespace that it is in cannot end for good: it is still found on its way.
+        tree_ended = self._call.is_inside and self._call.root is not None and _is_ending(self._call.root)
         self._end_group_of_a_killed_one()
         returncode = self._child.wait()
         with self._lock:
             self._ended = True
             for descriptor in (self._pidfd, self._cancel, self._cancelled):
                 os.close(descriptor)
-        return self._judge(returncode, timed_out=event is None, cancelled=event == self._cancel)
+        tree_ended = tree_ended and returncode == -signal.SIGKILL
+        return self._judge(returncode, timed_out=event is None, cancelled=event == self._cancel, tree_ended=tree_ended)
 
     def _await(self, *descriptors: int, limit_s: float) -> int | None:
         """Return the first of `descriptors` that is ready, or None when the time is over."""
@@ -153,7 +156,7 @@ class Running:
                 if pid != group and os.getpgid(pid) == group:
                     os.waitpid(pid, 0)
 
-    def _judge(self, returncode: int, *, timed_out: bool, cancelled: bool) -> Result:
+    def _judge(self, returncode: int, *, timed_out: bool, cancelled: bool, tree_ended: bool) -> Result:
         wall_s = time.monotonic() - self._began
         path = os.path.join(self._call.work, log_name_of(self._call))
         head = _read(path, _HEAD_BYTES if self._call.action is Action.RESTORE else _ID_BYTES)
@@ -174,6 +177,7 @@ class Running:
             timed_out=timed_out,
             cancelled=cancelled and returncode != 0,
             explanation=explanation,
+            tree_ended=tree_ended,
             run_id=_run_id(head),
             root_pid=tasks[0] if tasks and returncode == 0 else None,
         )
@@ -199,6 +203,13 @@ class Running:
         netlock.release(run_id)
         if self._held is not None:
             self._held.resume()
+
+
+def _is_ending(pid: int) -> bool:
+    try:
+        return process.stat(pid).is_exiting
+    except errors.ProcessGone:
+        return True
 
 
 def read_run_id(log_path: str) -> str:
