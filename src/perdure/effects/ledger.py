@@ -164,6 +164,8 @@ class Ledger:
         `key` is a function of the call's arguments, or one key. Without it, the key is derived from `name` (by default
         the function's module and qualified name) and the arguments, which must then have a canonical text.
         The arguments are not compared as inputs unless they make the key.
+
+        Raises `errors.UsageError` when neither is given for a function of a script, or a lambda: all scripts' modules have the same name.
         """
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -273,13 +275,25 @@ def _epoch_reader(source: EpochSource, workload: str | None) -> Callable[[], Lif
     return epoch.reader(source, workload)
 
 
+def _name_of(function: Callable[..., Any]) -> str:
+    """Return a name that no other function has, and that this one has in every process. Raises `errors.UsageError`."""
+    own = function.__qualname__
+    if function.__module__ in ("__main__", "__mp_main__") or function.__name__ == "<lambda>":
+        what = "lambdas" if function.__name__ == "<lambda>" else "a script's functions"
+        raise errors.UsageError(
+            f"the step {own} needs name= or key=: {what} have no name of their own",
+            hint="give one that stays: @ledger.step(name='mail-report')",
+        )
+    return f"{function.__module__}.{own}".replace("<", "").replace(">", "")
+
+
 def _key_finder(function: Callable[..., Any], key: str | Callable[..., str] | None, name: str | None) -> Callable[..., str]:
     if callable(key):
         return key
     if key is not None:
         return lambda *_args, **_kwargs: key
     signature = inspect.signature(function)
-    label = name or f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
+    label = name or _name_of(function)
 
     def derive(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)
