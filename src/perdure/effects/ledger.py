@@ -16,7 +16,7 @@ from perdure.effects.backend import Seen
 from perdure.effects.effect import Block, Effect, inside, refuse_nested
 from perdure.effects.epoch import EpochSource, Life
 from perdure.effects.flow import Flow, drive, refuse_awaitable
-from perdure.effects.how import How, Options, checked
+from perdure.effects.how import How, Options, checked, unfit
 from perdure.effects.identity import Linux, Surroundings
 from perdure.effects.outbox import Outbox
 from perdure.effects.rows import Outcome, Row, State
@@ -122,10 +122,10 @@ class Ledger:
             try:
                 with inside(effect):
                     result = refuse_awaitable(fn())
+                effect.done(result)
             except BaseException as error:
                 drive(effect.ended_badly(error))
                 raise
-            effect.done(result)
         return effect.result  # type: ignore[no-any-return]  # the result as it is read back
 
     async def aonce(self, key: str, fn: Callable[[], Awaitable[R] | R], **options: Unpack[Options]) -> R:
@@ -142,10 +142,10 @@ class Ledger:
                 with inside(effect):
                     returned = fn()
                     result = await returned if inspect.isawaitable(returned) else returned
+                await effect.adone(result)
             except BaseException as error:
                 await adrive(effect.ended_badly(error))
                 raise
-            await effect.adone(result)
         return effect.result  # type: ignore[no-any-return]  # the result as it is read back
 
     def effect(self, key: str, **options: Unpack[Options]) -> Block:
@@ -238,7 +238,7 @@ class Ledger:
         Returns the row. Raises `errors.InputMissing` for an unknown key, `errors.EffectBusy` while its holder lives,
         and `errors.UsageError` when there is nothing to resolve.
         """
-        if result is not None and (not done or len(result.encode()) > self._steps.max_result_bytes or "\x00" in result):
+        if result is not None and (not done or unfit(result, self._steps.max_result_bytes)):
             raise errors.UsageError(f"not a result for {key}", hint=f"give one with done, of at most {self._steps.max_result_bytes} bytes")
         note = "resolved without a result" if done and result is None else ""
         outcome = Outcome(State.DONE if done else State.NOT_DONE, f"person:{person or getpass.getuser()}", result, note)
