@@ -283,6 +283,13 @@ def test_a_person_says_that_it_did_not_happen(ledger):
         ledger.resolve("unknown", done=True)
 
 
+@pytest.mark.parametrize("result", ["x" * 70_000, "\x00", "\udcff"], ids=["large", "zero", "surrogate"])
+def test_a_result_that_cannot_be_kept_is_not_taken_from_a_person_either(ledger, result):
+    put_in_doubt(ledger, "a")
+    with pytest.raises(errors.UsageError, match="not a result"):
+        ledger.resolve("a", done=True, result=result)
+
+
 def test_a_call_can_wait_for_a_person(ledger, open_ledger):
     put_in_doubt(ledger, "a")
     other = open_ledger()
@@ -317,6 +324,140 @@ def test_a_result_that_cannot_be_kept_is_told_and_the_step_is_not_repeated(ledge
     with pytest.raises(errors.EffectUnkept):
         ledger.once("a", step)
     assert step.number == 1
+
+
+def raising(error: Exception):
+    raise error
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [lambda result: result["id"], lambda result: raising(UnicodeError()), lambda _: "\udcff", lambda _: "\x00", lambda _: b"bytes"],
+    ids=["key-error", "error", "surrogate", "zero", "bytes"],
+)
+def test_whatever_its_writer_does_the_step_happened(ledger, encode):
+    result = {"name": "x"}
+    with pytest.raises(errors.EffectUnkept) as caught:
+        ledger.once("a", Calls(result=result), encode=encode)
+    assert caught.value.result is result
+    assert states(ledger) == {"a": State.DONE}
+
+
+def test_whatever_the_function_that_tells_the_epoch_does_the_step_is_recorded(open_ledger):
+    epochs = [1]
+    with pytest.raises(IndexError):
+        open_ledger(workload="w", epoch=epochs.pop, lease_s=600).once("a", Calls())
+    assert states(open_ledger()) == {"a": State.DONE}
+
+
+# -- the ledger fails at the end of a step ------------------------------------------------------------------------------------
+
+
+class Fault:
+    """Ends what this thread does at the ledger with `error`, from when it is armed until it is mended."""
+
+    def __init__(self, ledger: Ledger, error: BaseException, *, times: int = 1, committed: bool = False) -> None:
+        self.left = 0
+        self._times = times
+        self._error = error
+        self._committed = committed
+        backend = ledger._steps.backend
+        self._transact, backend.transact = backend.transact, self
+        self._thread = threading.current_thread()
+
+    def arm(self) -> str:
+        """Be the step: it succeeds, and the ledger fails after it."""
+        self.left = self._times
+        return "ok"
+
+    def __call__(self, *arguments):
+        if not self.left or threading.current_thread() is not self._thread:
+            return self._transact(*arguments)
+        self.left -= 1
+        if self._committed:
+            self._transact(*arguments)
+        raise self._error
+
+
+FAULTS = [
+    errors.LedgerError("cannot be opened"),
+    errors.LedgerUnsafe("everybody may write to it"),
+    errors.LedgerUnavailable("does not answer"),
+    OSError(24, "too many open files"),
+]
+"""How a ledger fails; the last as what reads the file's place does."""
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_however_the_ledger_fails_the_caller_keeps_the_result_and_it_is_recorded_later(open_ledger, error):
+    ledger = open_ledger(patience_s=0)
+    fault = Fault(ledger, error)
+    with pytest.raises(errors.EffectUnrecorded) as caught:
+        ledger.once("a", fault.arm)
+    assert caught.value.result == "ok"
+    assert caught.value.__cause__ is error
+    wait_for(lambda: states(ledger) == {"a": State.DONE})
+    assert ledger.once("a", Calls(error=AssertionError())) == "ok"
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=lambda error: type(error).__name__)
+def test_what_is_interrupted_while_it_is_recorded_is_recorded_later(open_ledger, error, committed):
+    ledger = open_ledger(patience_s=0)
+    with pytest.raises(type(error)):
+        ledger.once("a", Fault(ledger, error, committed=committed).arm)
+    wait_for(lambda: states(ledger) == {"a": State.DONE})
+    assert ledger.once("a", Calls(error=AssertionError())) == "ok"
+
+
+def test_what_could_not_be_recorded_is_recorded_when_the_ledger_is_closed(open_ledger):
+    """It was interrupted, and the program ends: there is no later sign of life."""
+    ledger = open_ledger(lease_s=3600)
+    with pytest.raises(KeyboardInterrupt), ledger:
+        ledger.once("a", Fault(ledger, KeyboardInterrupt()).arm)
+    assert states(open_ledger()) == {"a": State.DONE}
+
+
+def test_a_block_whose_end_could_not_be_recorded_is_not_in_doubt(open_ledger):
+    """Not even when the ledger is back before the block is left."""
+    ledger = open_ledger(patience_s=0, lease_s=3600)
+    for key, end, state in (("a", "done", State.DONE), ("b", "not_done", State.NOT_DONE)):
+        with pytest.raises(errors.EffectUnrecorded), ledger.effect(key) as effect:
+            Fault(ledger, errors.LedgerUnavailable("does not answer")).arm()
+            getattr(effect, end)()
+        ledger.close()
+        assert ledger.look(key)[0].state is state
+    with ledger.effect("c") as effect:
+        Fault(ledger, errors.LedgerUnavailable("does not answer")).arm()
+        with pytest.raises(errors.EffectUnrecorded):
+            effect.done(1)
+        assert effect.done(1) == 1
+
+
+def test_a_step_that_is_interrupted_between_its_end_and_the_record_is_in_doubt(open_ledger):
+    def interrupt(_result):
+        raise KeyboardInterrupt
+
+    ledger = open_ledger(lease_s=3600)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.once("a", Calls(), encode=interrupt)
+    assert ledger.look("a")[0].state is State.IN_DOUBT
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_a_claim_that_could_not_be_given_up_is_given_up_later(open_ledger, error):
+    """It is known that nothing happened under it; the lookup failed, and then the ledger."""
+    ledger = open_ledger(patience_s=0)
+    put_in_doubt(ledger, "a")
+    fault = Fault(ledger, error)
+
+    def look(_key):
+        fault.arm()
+        raise ZeroDivisionError
+
+    with pytest.raises((ZeroDivisionError, OSError)):
+        ledger.once("a", Calls(error=AssertionError()), lookup=look)
+    wait_for(lambda: ledger.look("a")[0].state is State.IN_DOUBT)
 
 
 # -- many -------------------------------------------------------------------------------------------------------------------

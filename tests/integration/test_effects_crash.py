@@ -6,6 +6,7 @@ moment, old connections and old environment included, and goes on after the orig
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -279,6 +280,76 @@ def test_without_room_nothing_runs_and_what_ran_is_not_lost(tmp_path):
         assert ran == ["b", "a"]
 
     assert exit_status(in_child(job)) == 0
+
+
+def open_to_all(file: Path) -> Callable[[], None]:
+    file.chmod(0o666)
+    return lambda: file.chmod(0o600)
+
+
+def take_all_descriptors(_file: Path) -> Callable[[], None]:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    taken: list[int] = []
+    with contextlib.suppress(OSError):
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+
+    def give_back() -> None:
+        for descriptor in taken:
+            os.close(descriptor)
+
+    return give_back
+
+
+@pytest.mark.parametrize("cause", [open_to_all, take_all_descriptors])
+def test_a_file_that_cannot_be_used_after_the_step_is_told_and_the_result_is_recorded_when_it_can(cause, tmp_path):
+    def job() -> None:
+        mend = []
+
+        def step() -> str:
+            mend.append(cause(tmp_path / "effects.db"))
+            return "receipt"
+
+        with Ledger(tmp_path / "effects.db", lease_s=0.3, patience_s=0) as ledger:
+            with pytest.raises(errors.EffectUnrecorded) as lost:
+                ledger.once("a", step)
+            assert lost.value.result == "receipt"
+            mend[0]()
+            wait_for(lambda: ledger.look("a")[0].state is State.DONE)
+            assert ledger.once("a", lambda: pytest.fail("must not run")) == "receipt"
+
+    assert exit_status(in_child(job)) == 0
+
+
+@pytest.mark.postgres
+def test_a_server_that_takes_no_writes_is_waited_for_and_asked_over_a_new_connection(server):
+    """As the old primary after a failover: a connection to it stays read-only, and a new one leads to the new primary."""
+    import psycopg
+
+    def make(readonly: str) -> None:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE postgres SET default_transaction_read_only = {readonly}")
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'perdure-effects'")
+
+    ran = []
+    server.empty()
+    try:
+        with Ledger(server.url(), lease_s=0.3, patience_s=0) as ledger:
+            with pytest.raises(errors.EffectUnrecorded) as lost:
+                ledger.once("a", lambda: make("on") or "receipt")
+            assert lost.value.result == "receipt"
+            with pytest.raises(errors.LedgerUnavailable):
+                ledger.once("b", lambda: ran.append("b"))
+            with psycopg.connect(server.url(), autocommit=True) as connection:  # the connections stay
+                connection.execute("SET default_transaction_read_only = off")
+                connection.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
+            wait_for(lambda: ledger.look("a")[0].state is State.DONE)
+            assert ledger.once("a", lambda: ran.append("a")) == "receipt"
+            ledger.once("b", lambda: ran.append("b"))
+    finally:
+        make("off")
+    assert ran == ["b"]
 
 
 @pytest.mark.postgres

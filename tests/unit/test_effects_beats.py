@@ -1,8 +1,11 @@
 import threading
 import time
 
+import pytest
+from children import wait_for
 from supervised import LIMIT_S
 
+from perdure import errors
 from perdure.effects.beats import Beats, Held
 from perdure.effects.rows import Claim
 
@@ -29,3 +32,16 @@ def test_what_is_held_after_it_was_closed_is_renewed_again():
     beats.add(Held(Claim("key", "nonce", 0, None, is_doubtful=False, must_look=False)))
     assert renewed.wait(LIMIT_S)
     beats.close()
+
+
+@pytest.mark.parametrize("error", [errors.LedgerError("unsafe"), OSError("gone"), KeyError("the caller's own")])
+def test_no_failure_ends_the_signs_of_life(error):
+    renewals = []
+    beats = Beats(0.03, renew=lambda _: renewals.append(1) or fail(error), settle=lambda *_: None, close=lambda: None)
+    beats.add(Held(Claim("key", "nonce", 0, None, is_doubtful=False, must_look=False)))
+    wait_for(lambda: len(renewals) > 2)
+    beats.close()
+
+
+def fail(error: Exception) -> None:
+    raise error

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import errors
-from perdure.effects import canonical, derive_key
+from perdure.effects import Ledger, canonical, derive_key
 from perdure.effects.keys import digest
 
 # RFC 8785 appendix B: IEEE 754 bits and the text that ECMAScript gives them.
@@ -115,3 +119,68 @@ def test_a_key_tells_what_differs_and_nothing_else():
     assert derive_key("mail", {"to": "a"}) == "mail-6aaffc65ba7919416bca2bd0c2a3ca62"  # printf '{"to":"a"}' | sha256sum
     with pytest.raises(errors.UsageError):
         derive_key("two words", 1)
+
+
+# -- the names of decorated functions -----------------------------------------------------------------------------------------
+
+SCRIPT = """
+import multiprocessing
+import sys
+from perdure.effects import Ledger
+
+ledger = Ledger(sys.argv[1])
+
+@ledger.step({given})
+def notify(run):
+    with open(sys.argv[1] + ".sent", "a") as handle:
+        handle.write("{mail}\\n")
+    return "{mail}"
+
+if __name__ == "__main__":
+    print(notify("r1"), flush=True)
+    child = multiprocessing.get_context("spawn").Process(target=notify, args=("r1",))
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+def run_script(folder: Path, name: str, given: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that sends one mail, and again in a spawned worker, unless the ledger in `folder` knows that it was sent."""
+    script = folder / f"{name}.py"
+    script.write_text(SCRIPT.format(given=given, mail=name))
+    source = Path(__file__).parents[2] / "src"
+    command = [sys.executable, str(script), str(folder / "effects.db")]
+    return subprocess.run(command, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(source)}, capture_output=True, text=True)
+
+
+def test_a_function_of_a_script_has_no_name_of_its_own(tmp_path):
+    """It is in `__main__` in every script, and in `__mp_main__` in the workers of each."""
+    done = run_script(tmp_path, "train", "")
+    assert "notify needs name= or key=" in done.stderr
+    assert done.returncode == 1
+    assert not (tmp_path / "effects.db.sent").exists()
+
+
+def test_a_name_is_the_same_in_a_script_and_its_workers_and_tells_scripts_apart(tmp_path):
+    done = [run_script(tmp_path, name, f"name='{name}-mail'") for name in ("train", "evaluate", "train")]
+    assert [(run.returncode, run.stdout, run.stderr) for run in done] == [(0, f"{name}\n", "") for name in ("train", "evaluate", "train")]
+    assert (tmp_path / "effects.db.sent").read_text() == "train\nevaluate\n"
+
+
+@pytest.mark.parametrize("module", ["__main__", "__mp_main__"])
+def test_so_it_is_refused_where_it_is_decorated(module, tmp_path):
+    def notify() -> None: ...
+
+    notify.__module__ = module
+    with pytest.raises(errors.UsageError, match=r"notify .*no name of their own") as caught:
+        Ledger(tmp_path / "effects.db").step()(notify)
+    assert "name=" in caught.value.hint
+    for options in ({"name": "n"}, {"key": "k"}, {"key": lambda: "k"}):
+        Ledger(tmp_path / "effects.db").step(**options)(notify)
+
+
+def test_a_lambda_is_refused_too(tmp_path):
+    """All those of a module have the same name."""
+    with pytest.raises(errors.UsageError, match="no name of their own"):
+        Ledger(tmp_path / "effects.db").step()(lambda: None)

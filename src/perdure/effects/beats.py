@@ -30,7 +30,7 @@ class Beats:
     """Renews what is held every third of `lease_s`. `close` lets go of the connection.
 
     `renew` and `settle` do one transaction for one step; they raise `errors.EffectLost` or `errors.StaleLife` when the step is lost,
-    and another `errors.PerdureError` when it is to be tried again.
+    and anything else when it is to be tried again.
     """
 
     def __init__(
@@ -65,8 +65,9 @@ class Beats:
         gate.leave(held.claim.nonce)
 
     def close(self) -> None:
-        """Forget what is held, and wait for the thread to end."""
+        """Forget what is held, wait for the thread to end, and try once more to record what ended."""
         with self._changed:
+            unrecorded = [held for held in self._held.values() if held.outcome is not None]
             for nonce in self._held:
                 gate.leave(nonce)
             self._held.clear()
@@ -75,6 +76,8 @@ class Beats:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        for held in unrecorded:
+            self._beat(held)
         with self._changed:
             self._is_closing = False
         self._close()
@@ -101,8 +104,8 @@ class Beats:
                 self._settle(held, outcome)
         except (errors.EffectLost, errors.StaleLife):
             pass  # there is no more to renew, and the end of the step will tell its caller
-        except errors.PerdureError:
-            return  # the ledger, or the epoch's file, cannot be read now: tried again at the next beat
+        except Exception:  # noqa: BLE001  # without this thread, nothing that is held would ever be renewed or recorded
+            return  # the ledger, or what tells the epoch, cannot be read now: tried again at the next beat
         else:
             if outcome is None:
                 return

@@ -92,8 +92,11 @@ class Effect:
         return self._held
 
     def ended_badly(self, error: BaseException | None) -> Flow[Row | None]:
-        """Record what an exception tells (None: the block ended and nobody said done); a step that was ended stays as it is."""
-        if self._row is not None or self._held is None:
+        """Record what an exception tells (None: the block ended and nobody said done); a step that was ended stays as it is.
+
+        So does one whose end could not be recorded yet: it is known, and the signs of life record it.
+        """
+        if self._row is not None or self._held is None or self._held.outcome is not None:
             return None
         fault = error or errors.UsageError(
             f"the block of {self._key} ended without done(): it is in doubt", hint="call effect.done(result) or effect.not_done() in it"

@@ -79,19 +79,26 @@ class How:
     def write(self, result: Any, max_bytes: int) -> tuple[str | None, str]:
         """Return the text to keep, or None and why it cannot be kept."""
         try:
-            text: object = (self.encode or _to_json)(result)
-        except (TypeError, ValueError, RecursionError) as error:
+            text = (self.encode or _to_json)(result)
+        except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises, the step happened
             return None, f"not to be written as {'text' if self.encode else 'JSON'}: {type(error).__name__}"
-        if not isinstance(text, str) or "\x00" in text:
-            return None, "encode did not return text without zero bytes"
-        size = len(text.encode("utf-8", "surrogatepass"))
-        if size > max_bytes:
-            return None, f"too large: {size} bytes of at most {max_bytes}"
-        return text, ""
+        flaw = unfit(text, max_bytes)
+        return (None, flaw) if flaw else (text, "")
 
     def read(self, text: str) -> Any:
         """Return the result that `text` was written from."""
         return (self.decode or json.loads)(text)
+
+
+def unfit(text: object, max_bytes: int) -> str:
+    """Return why `text` cannot be kept as a result; nothing when it can."""
+    if not isinstance(text, str) or "\x00" in text:
+        return "encode did not return text without zero bytes"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "encode returned text with a lone surrogate"
+    return f"too large: {size} bytes of at most {max_bytes}" if size > max_bytes else ""
 
 
 def checked(options: Options) -> How:

@@ -16,7 +16,7 @@ from perdure.effects.backend import Seen
 from perdure.effects.effect import Block, Effect, inside, refuse_nested
 from perdure.effects.epoch import EpochSource, Life
 from perdure.effects.flow import Flow, drive, refuse_awaitable
-from perdure.effects.how import How, Options, checked
+from perdure.effects.how import How, Options, checked, unfit
 from perdure.effects.identity import Linux, Surroundings
 from perdure.effects.outbox import Outbox
 from perdure.effects.rows import Outcome, Row, State
@@ -122,10 +122,10 @@ class Ledger:
             try:
                 with inside(effect):
                     result = refuse_awaitable(fn())
+                effect.done(result)
             except BaseException as error:
                 drive(effect.ended_badly(error))
                 raise
-            effect.done(result)
         return effect.result  # type: ignore[no-any-return]  # the result as it is read back
 
     async def aonce(self, key: str, fn: Callable[[], Awaitable[R] | R], **options: Unpack[Options]) -> R:
@@ -142,10 +142,10 @@ class Ledger:
                 with inside(effect):
                     returned = fn()
                     result = await returned if inspect.isawaitable(returned) else returned
+                await effect.adone(result)
             except BaseException as error:
                 await adrive(effect.ended_badly(error))
                 raise
-            await effect.adone(result)
         return effect.result  # type: ignore[no-any-return]  # the result as it is read back
 
     def effect(self, key: str, **options: Unpack[Options]) -> Block:
@@ -164,6 +164,8 @@ class Ledger:
         `key` is a function of the call's arguments, or one key. Without it, the key is derived from `name` (by default
         the function's module and qualified name) and the arguments, which must then have a canonical text.
         The arguments are not compared as inputs unless they make the key.
+
+        Raises `errors.UsageError` when neither is given for a function of a script, or a lambda: all scripts' modules have the same name.
         """
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -236,7 +238,7 @@ class Ledger:
         Returns the row. Raises `errors.InputMissing` for an unknown key, `errors.EffectBusy` while its holder lives,
         and `errors.UsageError` when there is nothing to resolve.
         """
-        if result is not None and (not done or len(result.encode()) > self._steps.max_result_bytes or "\x00" in result):
+        if result is not None and (not done or unfit(result, self._steps.max_result_bytes)):
             raise errors.UsageError(f"not a result for {key}", hint=f"give one with done, of at most {self._steps.max_result_bytes} bytes")
         note = "resolved without a result" if done and result is None else ""
         outcome = Outcome(State.DONE if done else State.NOT_DONE, f"person:{person or getpass.getuser()}", result, note)
@@ -273,13 +275,25 @@ def _epoch_reader(source: EpochSource, workload: str | None) -> Callable[[], Lif
     return epoch.reader(source, workload)
 
 
+def _name_of(function: Callable[..., Any]) -> str:
+    """Return a name that no other function has, and that this one has in every process. Raises `errors.UsageError`."""
+    own = function.__qualname__
+    if function.__module__ in ("__main__", "__mp_main__") or function.__name__ == "<lambda>":
+        what = "lambdas" if function.__name__ == "<lambda>" else "a script's functions"
+        raise errors.UsageError(
+            f"the step {own} needs name= or key=: {what} have no name of their own",
+            hint="give one that stays: @ledger.step(name='mail-report')",
+        )
+    return f"{function.__module__}.{own}".replace("<", "").replace(">", "")
+
+
 def _key_finder(function: Callable[..., Any], key: str | Callable[..., str] | None, name: str | None) -> Callable[..., str]:
     if callable(key):
         return key
     if key is not None:
         return lambda *_args, **_kwargs: key
     signature = inspect.signature(function)
-    label = name or f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
+    label = name or _name_of(function)
 
     def derive(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)

@@ -194,6 +194,11 @@ class Postgres:
             raise errors.LedgerLocked(f"the ledger {self._place} is locked by another transaction", hint="try again") from None
         except psycopg.errors.DiskFull:
             raise errors.LedgerUnavailable(f"there is no room for the ledger {self._place}", hint="free some space on the server") from None
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            self.close()  # the server gave its place to another one: a new connection may lead there
+            raise errors.LedgerUnavailable(
+                f"the ledger {self._place} takes no writes: {self._safe(error)}", hint="check that the address leads to the primary server"
+            ) from None
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise errors.LedgerUnavailable(
                 f"the ledger {self._place} does not answer: {self._safe(error)}", hint="check that the server runs and lets you in"

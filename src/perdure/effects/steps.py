@@ -202,13 +202,13 @@ class Steps:
 
         try:
             self.backend.transact(key, None, change)
-        except errors.LedgerUnavailable:
-            # Kept, to be let go of when the ledger answers; nothing is known of an earlier attempt, so it stays doubtful.
+        except (errors.LedgerMissing, errors.LedgerCorrupt, errors.LedgerSchema):
+            pass  # it was never one to claim anything in
+        except (errors.LedgerError, OSError):
+            # Kept, to be let go of when the ledger can be written; nothing is known of an earlier attempt, so it stays doubtful.
             doubtful = dataclasses.replace(claim, is_doubtful=True)
-            self.beats.add(Held(doubtful, Outcome(State.NOT_DONE, "step", note="the ledger did not answer")))
+            self.beats.add(Held(doubtful, Outcome(State.NOT_DONE, "step", note="the ledger could not be written")))
             return
-        except errors.PerdureError:
-            pass
         self.beats.remove(Held(claim))
 
     # -- holding --------------------------------------------------------------------------------------------------------------
@@ -241,24 +241,32 @@ class Steps:
         return (yield from self.finish(held, Outcome(State.DONE, "step", text, note), result))
 
     def finish(self, held: Held, outcome: Outcome, result: Any) -> Flow[Row]:
-        """Record how a step ended; `result` travels with the errors, so that the caller loses nothing."""
+        """Record how a step ended; `result` travels with the errors, so that the caller loses nothing.
+
+        What cannot be recorded now, for whatever reason, is recorded by the signs of life. What was said first stands, but
+        done is stronger than the rest, as in `machine.settled`.
+        """
+        if held.outcome is None or outcome.state is State.DONE:
+            held.outcome = outcome
+        outcome = held.outcome
         try:
             row, problem = yield from self._patiently(lambda: self.settle(held, outcome))
-        except errors.LedgerUnavailable as error:
-            self.counts["unrecorded"] += 1
-            held.outcome = outcome
-            self.beats.add(held)
-            raise errors.EffectUnrecorded(
-                f"{held.claim.key} ended ({outcome.state.value.replace('_', ' ')}), and the ledger cannot be written: {error}",
-                hint="it is recorded as soon as the ledger answers while this process lives; otherwise it is in doubt",
-                key=held.claim.key,
-                result=result,
-            ) from error
         except errors.EffectLost as error:
             self.counts["lost"] += 1
             error.result = result
             self.beats.remove(held)
             raise
+        except BaseException as error:
+            self.beats.add(held)  # it is no longer there when its life is over
+            if not isinstance(error, errors.LedgerError | OSError):
+                raise  # the caller is interrupted
+            self.counts["unrecorded"] += 1
+            raise errors.EffectUnrecorded(
+                f"{held.claim.key} ended ({outcome.state.value.replace('_', ' ')}), and the ledger cannot be written: {error}",
+                hint="it is recorded as soon as the ledger can be written while this process lives; otherwise it is in doubt",
+                key=held.claim.key,
+                result=result,
+            ) from error
         self.beats.remove(held)
         if problem is not None:
             raise problem
@@ -267,14 +275,14 @@ class Steps:
             raise unkept(row, result)
         return row
 
-    def settle(self, held: Held, outcome: Outcome) -> tuple[Row, errors.PerdureError | None]:
+    def settle(self, held: Held, outcome: Outcome) -> tuple[Row, Exception | None]:
         """Record `outcome` of what is held in one transaction.
 
         What happened is recorded whatever life this is. Returns the row, and what the caller must be told after that.
         """
         life, problem = self._life_or_problem()
 
-        def change(seen: Seen) -> tuple[Row, tuple[Row, errors.PerdureError | None]]:
+        def change(seen: Seen) -> tuple[Row, tuple[Row, Exception | None]]:
             row = self._settled(seen, held.claim, outcome)
             return row, (row, problem or self._staleness(seen.highest, life))
 
@@ -284,10 +292,10 @@ class Steps:
         holder, boot_s = self.surroundings.process().dump(), self.surroundings.boot_s()
         return machine.settled(seen.row, claim, outcome, holder=holder, boot_s=boot_s, now_s=seen.now_s)
 
-    def _life_or_problem(self) -> tuple[Life | None, errors.PerdureError | None]:
+    def _life_or_problem(self) -> tuple[Life | None, Exception | None]:
         try:
             return self.life(), None
-        except errors.PerdureError as error:
+        except Exception as error:  # noqa: BLE001  # foreign code may tell the epoch, and what happened is recorded all the same
             return None, error
 
     def _staleness(self, highest: int | None, life: Life | None) -> errors.StaleLife | None:
