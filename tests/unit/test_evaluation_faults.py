@@ -43,7 +43,7 @@ def test_a_workload_whose_first_thread_alone_has_ended_is_still_there():
         running.communicate()
 
 
-@pytest.mark.parametrize("pid", [-1, 0, 1, os.getpid(), os.getppid()])
+@pytest.mark.parametrize("pid", [-1, 0, 1, os.getpid(), os.getppid()], ids=["all", "group", "first", "itself", "parent"])
 def test_what_everything_hangs_on_and_ourselves_are_no_workload(pid):
     with pytest.raises(errors.UsageError) as caught:
         local.recognise(pid)

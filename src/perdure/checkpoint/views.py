@@ -96,6 +96,7 @@ class View:
         except OSError as error:
             raise errors.EnvironmentUnfit(f"the program that mounts /proc does not answer: {error}", hint="see perdure doctor") from error
         if descriptors:
+            os.set_inheritable(descriptors[0], False)
             return descriptors[0]
         told = json.loads(said or b'{"errno": null}')
         if told["errno"] in _FORBIDDEN:
