@@ -288,13 +288,16 @@ def open_to_all(file: Path) -> Callable[[], None]:
 
 
 def take_all_descriptors(_file: Path) -> Callable[[], None]:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    above = max(map(int, os.listdir("/proc/self/fd"))) + 8  # who starts us may have many open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (above, before[1]))
     taken: list[int] = []
     with contextlib.suppress(OSError):
         while True:
             taken.append(os.open(os.devnull, os.O_RDONLY))
 
     def give_back() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for descriptor in taken:
             os.close(descriptor)
 

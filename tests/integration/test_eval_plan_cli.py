@@ -66,7 +66,7 @@ def test_from_nothing_to_a_lock(perdure, tmp_path):
         (r"# (\[success\.utilisation\])\n.*\n# (gain_at_least = [0-9.]+)", r"\1\n\2\nreason = 'what the group can bear at night'"),
         (r"# commands = .*", "commands = [['true']]"),
         (r"# who = .*", "who = 'Maria Rossi'"),
-        (r"# (at_progress = .*)", r"\1"),
+        (r"# at_progress = .*", "at_progress = [20.0, 50.0, 80.0]"),
     ):
         text, count = re.subn(pattern, written, text)
         assert count, pattern

@@ -249,7 +249,7 @@ def test_the_core_of_nodes_is_the_core_of_the_project():
 
 
 def test_a_payload_is_packed_and_unpacked_the_same_and_damage_is_found(tmp_path):
-    made = payload.gather("/opt/perdure", shims={payload.prebuilt("1.2.3", "x"): Path(sys.executable)})
+    made = payload.gather("/opt/perdure", shims=dict.fromkeys(payload.prebuilt("1.2.3", "x"), Path(sys.executable)))
     paths = {item.path for item in made.items}
     assert {f"{made.packages}/perdure/__main__.py", f"{made.packages}/perdure/slurm/boot.py", "share/shim/slurm-1.2.3-x.so"} <= paths
     assert {f"{made.packages}/msgspec/__init__.py", f"{made.packages}/cyclopts/__init__.py"} <= paths
