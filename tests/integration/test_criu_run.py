@@ -14,8 +14,10 @@ from pathlib import Path
 import criu_tree
 import msgspec
 import pytest
+from engine import Workload
 from supervised import KILLED_ON_TRIAL, LIMIT_S, is_zombie, wait_for
 
+from perdure import errors
 from perdure.base import privileges
 from perdure.checkpoint.criu import locate, netlock, run
 
@@ -180,3 +182,14 @@ def test_tables_that_hold_connections_are_released_by_the_run_that_left_them(cri
         assert netlock.release(dumped.run_id) == tuple(held)
         assert not [name for name in netlock.tables() if name in held]
         assert netlock.release(dumped.run_id) == ()
+
+
+def test_a_tree_that_ended_before_criu_was_started_inside_is_said_to_have_ended(tmp_path: Path):
+    with Workload(tmp_path, "sleep", "1000") as workload:
+        os.kill(workload.tree.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, workload.tree.pid, os.WEXITED | os.WNOWAIT)
+        call = run.Call(
+            action=run.Action.DUMP, images=str(tmp_path), work=str(tmp_path), timeout_s=9, root=workload.tree.pid, is_inside=True
+        )
+        with pytest.raises(errors.ProcessGone, match="ended while it was saved"):
+            run.start(workload.criu, call)

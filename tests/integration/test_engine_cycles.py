@@ -19,7 +19,10 @@ from engine import WAIT_S, Workload, forbid_mounts
 from supervised import wait_for
 
 from perdure import errors
-from perdure.checkpoint import alive, probes, tree, views
+from perdure.checkpoint import alive, launch, probes, tree, views
+from perdure.checkpoint.preflight import save
+from perdure.checkpoint.preflight.plan import Plan as SavePlan
+from perdure.model.finding import problems
 
 pytestmark = pytest.mark.criu
 
@@ -391,3 +394,67 @@ def test_what_a_container_put_over_files_of_proc_stays_there(tmp_path: Path):
     )
     done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout.strip() == "what the container shows", done.stderr
+
+
+READS_ON = """
+import os, sys, time
+for line in sys.stdin:
+    print("read", line, end="", flush=True)
+    while line == "50\\n" and not os.path.exists("on"):
+        time.sleep(0.01)
+"""
+
+
+def test_an_input_without_a_name_is_read_on_where_it_was(tmp_path: Path):
+    """As the here-documents of some shells are."""
+    source = tmp_path / "input"
+    source.write_text("".join(f"{number:0100d}\n" if number != 50 else "50\n" for number in range(300)))
+    stays = os.open(source, os.O_RDONLY)
+    source.unlink()
+    with Workload.python(tmp_path, READS_ON, stdin=Path(f"/proc/self/fd/{stays}")) as workload:
+        for _ in range(2):
+            workload.wait_for("read 50\n")
+            workload.cycle()
+        workload.let_end()
+        assert workload.status() == 0
+        assert [int(line.split()[1]) for line in workload.lines()] == list(range(300))
+    os.close(stays)
+
+
+def test_a_file_on_a_mount_of_the_workloads_own_keeps_it_from_being_saved(tmp_path: Path):
+    script = """
+    import mmap, os, subprocess, sys, time
+    subprocess.run(["mount", "-t", "tmpfs", "own", sys.argv[1]], check=True)
+    with open(sys.argv[1] + "/data", "w+b") as data:
+        data.truncate(4096)
+        mapped = mmap.mmap(data.fileno(), 4096)
+    opened = open(sys.argv[1] + "/data") if sys.argv[2] == "open" else None
+    mapped = mapped if sys.argv[2] == "map" else None
+    if sys.argv[2] == "work":
+        os.chdir(sys.argv[1])
+    print("up", flush=True)
+    time.sleep(1000)
+    """
+    for what in ("open", "map", "work", "nothing"):
+        folder = tmp_path / what
+        (folder / "own").mkdir(parents=True)
+        with Workload.python(folder, script, str(folder / "own"), what) as workload:
+            workload.wait_for("up")
+            codes = {found.code for found in problems(save.check(workload.tree.pid, SavePlan(criu=workload.criu)))}
+            assert codes == (set() if what == "nothing" else {"file-mount-own"})
+
+
+def test_a_name_that_leads_elsewhere_by_now_is_not_opened_by_root(tmp_path: Path):
+    source, trap = tmp_path / "input", tmp_path / "trap"
+    source.write_text("what was given")
+    os.mkfifo(trap)
+    script = (
+        "import os, runpy, sys\n"
+        f"starter = runpy.run_path({str(Path(launch.__file__).with_name('starter.py'))!r})\n"
+        f"starter['_found_anew'].__globals__['os'].readlink = lambda name: {str(trap)!r}\n"
+        "starter['_open_anew']()\n"
+        "print(os.read(0, 100).decode(), os.fstat(0).st_nlink)\n"
+    )
+    with source.open() as given:
+        done = subprocess.run([sys.executable, "-c", script], stdin=given, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.stdout == "what was given 0\n", done.stderr

@@ -18,6 +18,7 @@ _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWIPC = 0x08000000
 _TIOCSCTTY = 0x540E
+_MOST_COPIED_BYTES = 1 << 30
 
 
 def _start() -> None:
@@ -61,7 +62,8 @@ def _start() -> None:
 def _open_anew() -> None:
     """Open the files among our streams once more: what was opened on mounts of another namespace cannot be saved.
 
-    Pipes, sockets and terminals belong to none that matters. What is not found under its name here stays as it is.
+    Pipes, sockets and terminals belong to none that matters. A file for reading that is not found under its name, or may not be opened
+    by root, is copied into memory; another one stays as it is.
     """
     opened: dict[tuple[int, int, int], int] = {}
     for number in range(3):
@@ -71,18 +73,51 @@ def _open_anew() -> None:
         flags = fcntl.fcntl(number, fcntl.F_GETFL)
         key = (there.st_dev, there.st_ino, flags)
         if key not in opened:
-            try:
-                again = os.open(os.readlink(f"/proc/self/fd/{number}"), flags | os.O_NOCTTY | os.O_NOFOLLOW)
-            except OSError:
+            again = _found_anew(number, there, flags)
+            if again is None and stat.S_ISREG(there.st_mode) and flags & os.O_ACCMODE == os.O_RDONLY:
+                again = _copied(number, there)
+            if again is None:
                 continue
-            found = os.fstat(again)
-            if (found.st_dev, found.st_ino) != key[:2]:
-                os.close(again)
-                continue
-            if stat.S_ISREG(found.st_mode):
+            if stat.S_ISREG(there.st_mode):
                 os.lseek(again, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
             opened[key] = again
         os.dup2(opened[key], number)
+
+
+def _found_anew(number: int, there: os.stat_result, flags: int) -> int | None:
+    """Open the file by its name; None where that leads to another one, which is not opened: its user may have put anything there."""
+    try:
+        place = os.open(os.readlink(f"/proc/self/fd/{number}"), os.O_PATH | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(place)
+        if (found.st_dev, found.st_ino) != (there.st_dev, there.st_ino):
+            return None
+        return os.open(f"/proc/self/fd/{place}", flags & ~os.O_NOFOLLOW | os.O_NOCTTY)
+    except OSError:
+        return None
+    finally:
+        os.close(place)
+
+
+def _copied(number: int, there: os.stat_result) -> int | None:
+    """Return a descriptor for reading of the same content, which lies on no mount; None where it is too large, or cannot be read."""
+    if there.st_size > _MOST_COPIED_BYTES:
+        return None
+    try:
+        copy = os.memfd_create("perdure-stdin")
+        try:
+            at = 0
+            while sent := os.sendfile(copy, number, at, 1 << 20):
+                at += sent
+            os.fchown(copy, there.st_uid, there.st_gid)
+            os.fchmod(copy, stat.S_IMODE(there.st_mode))
+            return os.open(f"/proc/self/fd/{copy}", os.O_RDONLY)
+        finally:
+            os.close(copy)
+    except OSError:
+        return None
 
 
 def _check(result: int) -> None:

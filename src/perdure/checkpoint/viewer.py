@@ -28,6 +28,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _enter() -> None:
     """Make the namespace. What is mounted outside later appears here where the machine shares its mounts, and nothing of here there."""
+    if os.readlink("/proc/self") != str(os.getpid()):
+        raise OSError(errno.EPERM, "/proc is that of another PID namespace")
     _check(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", None, _MS_REC | _MS_SLAVE)
     # Security modules of containers may forbid just this.

@@ -31,8 +31,8 @@ _PATIENCE_S = 60.0
 """Time for an interpreter to start; it takes milliseconds where its files are at hand."""
 
 _ADDRESS = "view"
-_FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
-"""What a container's security module answers where nothing may be mounted: workloads then see the machine's /proc, as it is."""
+_FORBIDDEN = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL})
+"""What is answered where nothing may be mounted, or the root directory is no mount: workloads then see the machine's /proc, as it is."""
 
 
 class View:

@@ -7,6 +7,7 @@ the first line that `patterns` knows, else the first that is neither harmless no
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 
 import msgspec
@@ -138,7 +139,7 @@ def _unknown(cause: _Line | None, text: str, *, action: str, returncode: int) ->
             "criu-killed",
             f"CRIU was ended by signal {-returncode} in the middle of the {action}",
             cause.said if cause else "",
-            "see the kernel's log (dmesg) for lack of memory",
+            "see the kernel's log (dmesg) for lack of memory" if returncode == -signal.SIGKILL else "find out who sent it",
         )
     if cause is None:
         return Explanation("criu-unexplained", f"criu {action} ended with status {returncode} and said no reason", "", "see its log")

@@ -40,7 +40,10 @@ def run(criu: Criu, call: Call) -> Result:
 
 
 def start(criu: Criu, call: Call) -> Running:
-    """Start `call` and return at once. Raises `errors.EnvironmentUnfit` when CRIU cannot be started at all."""
+    """Start `call` and return at once.
+
+    Raises `errors.EnvironmentUnfit` when CRIU cannot be started at all, `errors.ProcessGone` when the tree to work in has ended.
+    """
     environment = _SCRUBBED | dict(call.variables)
     if criu.prefix is None and wants_preload(criu, call.action):
         environment["LD_PRELOAD"] = str(criu.preload)
@@ -65,6 +68,8 @@ def start(criu: Criu, call: Call) -> Running:
                 umask=0o077 if call.action in (Action.DUMP, Action.PRE_DUMP) else -1,
             )
     except OSError as error:
+        if call.is_inside and call.root is not None and _is_ending(call.root):
+            raise errors.ProcessGone(f"process {call.root} ended while it was saved") from error
         raise errors.EnvironmentUnfit(f"cannot start CRIU ({criu.program}): {error.strerror}", hint="see perdure doctor") from error
     finally:
         os.close(speech)

@@ -33,6 +33,7 @@ REMOTE_KINDS = frozenset(
 def check(scene: Scene, plan: Plan) -> Iterator[Finding]:
     """Yield what is wrong with the files that `scene` has open or mapped."""
     by_id = {mount.id: mount for mount in scene.mounts}
+    foreign = _foreign(scene)
     told: set[tuple[int, int]] = set()
     remote: dict[str, tuple[Mount, Member, str]] = {}
     for member in scene.members:
@@ -45,18 +46,43 @@ def check(scene: Scene, plan: Plan) -> Iterator[Finding]:
                     yield about.descriptor("file-mount-unknown", member, opened, f"is {opened.target}, which lies on no mount that is seen")
                 continue
             yield from _opened(scene, member, opened, mount)
+            if mount.id in foreign:
+                yield about.descriptor("file-mount-own", member, opened, f"is {opened.target}, on what was mounted at {mount.point}")
             if opened.deleted and opened.is_regular and (opened.device, opened.inode) not in told:
                 told.add((opened.device, opened.inode))
                 yield from _deleted(scene, plan, member, opened, mount)
             if is_remote(mount.kind):
                 remote.setdefault(mount.point, (mount, member, opened.target))
         yield from _mapped(scene, plan, member, told, remote)
+        yield from _on_foreign(scene, member, foreign)
     for mount, member, path in remote.values():
         yield finding(
             "file-remote", mount.point, f"{member.name} has {path} open, on {mount.kind} from {mount.source}", pid=member.pid, path=path
         )
     yield from _watches(scene)
     yield from _overwritten(scene, plan)
+
+
+def _foreign(scene: Scene) -> frozenset[int]:
+    """Return the numbers of the mounts that the tree has and who looks has not: no image holds them, and a restore does not make them."""
+    if not scene.sees_own_proc:
+        return frozenset()
+    return frozenset(
+        mount.id for mount in scene.mounts if mount.kind != "proc" and (mount.device, mount.root, mount.point) not in scene.own_mounts
+    )
+
+
+def _on_foreign(scene: Scene, member: Member, foreign: frozenset[int]) -> Iterator[Finding]:
+    """Yield what `member` maps, or works in, on a mount that is only the tree's."""
+    if not foreign:
+        return
+    places = {mapping.path: "maps" for mapping in member.mappings if mapping.is_file and not mapping.deleted}
+    if member.directory and not member.directory_deleted:
+        places[member.directory] = "works in"
+    for path, what in places.items():
+        mount = all_mounts.covering(path, scene.mounts)
+        if mount is not None and mount.id in foreign:
+            yield about.process("file-mount-own", member, f"{what} {path}, on what was mounted at {mount.point}", path=path)
 
 
 def is_remote(kind: str) -> bool:

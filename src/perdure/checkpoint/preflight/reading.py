@@ -28,7 +28,8 @@ def pids_of(root: int) -> tuple[int, ...]:
     """
     found = [root, *process.descendants(root)]
     space = process.namespaces(root).get("pid")
-    if process.status(root).inner_pid == 1 and space != process.namespaces(os.getpid()).get("pid"):
+    # Where CRIU works inside, it is no descendant, nor is what it starts.
+    if process.status(root).inner_pid == 1 and not views.is_own(root) and space != process.namespaces(os.getpid()).get("pid"):
         for pid in process.pids():
             with contextlib.suppress(errors.ProcessGone, errors.InputDenied):
                 if pid not in found and process.namespaces(pid).get("pid") == space:
@@ -66,6 +67,7 @@ def read(root: int) -> Scene:
         members=tuple(members),
         own_namespaces=own,
         sees_own_proc=views.is_own(root),
+        own_mounts=frozenset((mount.device, mount.root, mount.point) for mount in all_mounts.of(os.getpid())),
         mounts=visible,
         inet=network.inet(root),
         unix=network.unix(root),

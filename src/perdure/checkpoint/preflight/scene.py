@@ -81,7 +81,10 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Namespaces of who looks."""
     sees_own_proc: bool = False
     """The root has a mount namespace in which /proc is that of its PID namespace, and which otherwise is as ours."""
+    own_mounts: frozenset[tuple[int, str, str]] = frozenset()
+    """Device, root and point of the mounts of who looks."""
     mounts: tuple[all_mounts.Mount, ...] = ()
+    """Those that the root sees."""
     inet: tuple[network.Inet, ...] = ()
     unix: Mapping[int, network.Unix] = {}
     unix_peers: Mapping[int, int] = {}

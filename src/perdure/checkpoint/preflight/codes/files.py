@@ -61,6 +61,12 @@ GROUP = Group(
             "close it, or mount its file system where the workload can see it",
         ),
         Code(
+            "file-mount-own",
+            _P,
+            "a file or the working directory lies on a mount that only the workload has: it made it itself, or it was taken away outside",
+            "mount it before perdure run, outside the workload",
+        ),
+        Code(
             "file-overmounted",
             _P,
             "a file lies on a mount that another mount hides, so that no path leads to it",
