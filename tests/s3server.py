@@ -25,6 +25,8 @@ import ports
 
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "ceph-authtool", "radosgw", "radosgw-admin")
 _LIMIT_S = 180.0
+_CLASSES = "*/rados-classes"
+"""Where Debian puts the operations that the gateway has the OSD do, below /usr/lib."""
 _CONFIGURATION = """
 [global]
 fsid = {fsid}
@@ -50,6 +52,8 @@ osd pool default pg num = 1
 osd pool default pgp num = 1
 osd pool default pg autoscale mode = off
 osd crush chooseleaf type = 0
+# Debian 13's own answer is relative to the working directory.
+osd class dir = {classes}
 run dir = {folder}
 admin socket =
 log file = {folder}/$name.log
@@ -82,7 +86,9 @@ class S3Server:
         for name in ("mon", "osd", "rgw"):
             (self.folder / name).mkdir()
         self._configuration = self.folder / "ceph.conf"
-        self._configuration.write_text(_CONFIGURATION.format(fsid=uuid.uuid4(), folder=self.folder, port=self.port, mon_port=mon_port))
+        classes = next(Path("/usr/lib").glob(_CLASSES))
+        text = _CONFIGURATION.format(fsid=uuid.uuid4(), folder=self.folder, port=self.port, mon_port=mon_port, classes=classes)
+        self._configuration.write_text(text)
         self._mon_address = f"v2:127.0.0.1:{mon_port}"
 
     def start(self) -> None:
