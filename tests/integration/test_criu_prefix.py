@@ -84,3 +84,21 @@ def test_a_criu_is_brought_twice_and_works(tmp_path):
     assert found.prefix == str(root)
     assert found.version == first.criu_version
     assert locate.find_init(msgspec.structs.replace(where, search_path="", prefixes=())).path == str(root / first.init)
+
+
+def test_a_mirror_that_is_out_of_date_is_told_from_one_that_does_not_answer(tmp_path):
+    # An apt-get that says what a real one said; an archive that is old and yet signed cannot be made here.
+    programs, folder = tmp_path / "bin", tmp_path / "archive"
+    programs.mkdir()
+    folder.mkdir()
+    program = programs / "apt-get"
+    program.write_text(
+        "#!/bin/sh\necho 'E: Release file for http://host/debian/dists/forky/InRelease is expired (invalid since 25d 3h 50min 57s)."
+        " Updates for this repository will not be applied.'\nexit 100\n"
+    )
+    program.chmod(0o755)
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    archive = apt.Archive(folder, mirror="http://host/debian", suite="forky", environ=environ)
+    with pytest.raises(errors.EnvironmentUnfit, match="is expired") as caught:
+        archive.update()
+    assert "Check-Valid-Until" in caught.value.hint

@@ -216,6 +216,11 @@ class Archive:
         reason = _causal_line(output)
         if re.search(r"NO_PUBKEY|EXPKEYSIG|is not signed|Missing key|verification failed|Unable to verify", output, re.IGNORECASE):
             hint = "the keyring may be older than the suite: apt-get install --only-upgrade debian-archive-keyring"
+        elif re.search(r"is expired \(invalid since|is not valid yet", output):
+            hint = (
+                "the mirror is not kept up to date, or this machine's clock is wrong; name another mirror with --mirror, or, for one that"
+                ' is old on purpose, set Acquire::Check-Valid-Until "false" in apt\'s configuration'
+            )
         elif re.search(r"No space left|write error", output):
             hint = "free some space in the folder for temporary files, or set TMPDIR"
         else:
