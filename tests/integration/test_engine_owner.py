@@ -194,12 +194,13 @@ def tick():
             ticks[0] += 1
             turn.notify_all()
         time.sleep(0.02)
-threading.Thread(target=tick, daemon=True).start()
 child = os.fork()
 if child == 0:
     while True:
         sem.acquire()
         memory[0] = (memory[0] + 1) % 256
+# After the fork: newer versions of Python warn of one beside threads, and what they say would be among the lines.
+threading.Thread(target=tick, daemon=True).start()
 for number in range(int(sys.argv[1])):
     with turn:
         seen = ticks[0]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from supervised import LIMIT_S, lines, wait_for
@@ -74,6 +75,9 @@ def test_it_lives_on_without_its_supervisor_and_can_be_kept_again(site, runner):
 
 
 def test_what_cannot_be_adopted_is_refused(site):
-    for pid, status in ((os.getpid(), 2), (2, 2), (2**22 - 1, 21)):
+    # In a PID namespace, the second process is a program like any other.
+    threads = Path("/proc/2/comm")
+    kernel = [(2, 2)] if threads.exists() and threads.read_text() == "kthreadd\n" else []
+    for pid, status in ((os.getpid(), 2), *kernel, (2**22 - 1, 21)):
         done = site.run("run", "--name", "a", "--adopt", str(pid))
         assert done.returncode == status, done.stderr.decode()

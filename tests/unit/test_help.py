@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import shlex
 
@@ -20,8 +21,8 @@ PLACES = {(name,): place for name, place in app.COMMANDS.items()} | {
 def examples(place: str) -> list[list[str]]:
     """Return the words of each example in a command's docstring: what stands on a line of its own, or after a colon between backticks."""
     module, _, function = place.partition(":")
-    text = getattr(importlib.import_module(module), function).__doc__
-    found = re.findall(r"^ {6,}(?:sudo )?(perdure .*)$", text, re.MULTILINE) + re.findall(r": `(perdure [^`]*)`", text)
+    text = inspect.getdoc(getattr(importlib.import_module(module), function)) or ""
+    found = re.findall(r"^ {2,}(?:sudo )?(perdure .*)$", text, re.MULTILINE) + re.findall(r": `(perdure [^`]*)`", text)
     # Of a line for a shell: what comes before a redirection, and each of several commands.
     return [shlex.split(part.partition(">")[0]) for line in found for part in re.split(r"&&|\|", line)]
 

@@ -62,8 +62,9 @@ def test_removing_does_not_follow_links(tmp_path: Path):
     assert (kept / "file").read_text() == "x"
     link = tmp_path / "perdure-link"
     link.symlink_to(kept)
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(OSError):  # what it says differs between versions of Python
         staging.remove(link)
+    assert link.is_symlink()
     assert (kept / "file").read_text() == "x"
 
 
