@@ -288,6 +288,26 @@ def test_a_relay_may_itself_do_steps_that_are_durable_before_it_ends(url, ledger
     assert seen == [State.DONE]
 
 
+def test_messages_that_were_sent_long_ago_are_forgotten_and_waiting_ones_never(ledger, connection):
+    for key in ("a", "b"):
+        ledger.outbox.put(connection, key, {"n": 1})
+    connection.commit()
+    assert ledger.outbox.relay(lambda message: None, limit=1) == 1
+    ledger.once("step", lambda: 1)
+    assert ledger.prune(3600) == 0
+    assert ledger.prune(0, dry_run=True) == 2
+    assert ledger.prune(0) == 2
+    assert connection.execute("SELECT key FROM perdure.outbox").fetchall() == [("b",)]
+    assert ledger.outbox.waiting() == 1
+
+
+@pytest.mark.parametrize("wait_s", [1e7, float("inf"), 0])
+def test_any_time_to_wait_is_taken(ledger, connection, wait_s):
+    assert ledger.once("pay", lambda: pay(connection), connection=connection, wait_s=wait_s) == 5
+    connection.commit()
+    assert money(connection) == 5
+
+
 # -- the schema ---------------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""`perdure effects prune`: forget what was settled long ago."""
+"""`perdure effects prune`: forget what was settled or sent long ago."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def prune(
     ledger: LedgerOption = None,
     common: console.Common = console.Common(),
 ) -> None:
-    """Forget steps that were settled long ago. What is running or in doubt stays.
+    """Forget steps that were settled, and messages of an outbox that were sent, long ago. What is running, in doubt or waiting stays.
 
     A key that is forgotten is new: a job that comes back later than this would do the step again.
 

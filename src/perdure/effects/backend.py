@@ -65,7 +65,10 @@ class Backend(Protocol):
         ...
 
     def prune(self, before_s: float, *, dry_run: bool) -> int:
-        """Delete done and not-done rows that last changed before `before_s` (since 1970), and return how many."""
+        """Delete done and not-done rows that last changed, and messages that were sent, before `before_s` (since 1970).
+
+        Returns how many.
+        """
         ...
 
     def now_s(self) -> float:

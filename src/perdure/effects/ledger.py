@@ -253,9 +253,9 @@ class Ledger:
         return self._steps.backend.transact(self._key(key), None, change)
 
     def prune(self, older_than_s: float, *, dry_run: bool = False) -> int:
-        """Delete steps that were settled longer ago than `older_than_s`, and return how many: their keys can be used again.
+        """Delete steps that were settled, and messages that were sent, longer ago than `older_than_s`: their keys can be used again.
 
-        What is running or in doubt is never deleted.
+        Returns how many. What is running, in doubt or waiting is never deleted.
         """
         if not older_than_s >= 0:
             raise errors.UsageError(f"older_than_s is {older_than_s}", hint="give seconds, 0 or more")

@@ -26,14 +26,35 @@ from perdure.effects.statements import row_from, values_of
 if TYPE_CHECKING:
     import psycopg
 
+    from perdure.effects import patient
+
 _PAGE = 500
 _LOCKS = 0x70657264  # "perd": seeds the hash of keys, so that other users of advisory locks do not meet ours
 _CONNECT_S = 10
+_LONGEST_LOCK_WAIT_MS = 2**31 - 1
+_PATIENCE = {
+    # A host that is gone is noticed whether something was sent to it or an answer is waited for.
+    "connect_timeout": str(_CONNECT_S),
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "perdure-effects",
+}
+_SILENCE_S = 60
+_SETTINGS = (
+    # A server may be set to lose the last commits. One that no longer hears from us must not hold the lock for hours.
+    f"SELECT set_config('lock_timeout', '{LOCK_WAIT_S:g}s', true), set_config('synchronous_commit', 'on', true),"
+    f" set_config('idle_in_transaction_session_timeout', '{_SILENCE_S}s', true)"
+)
+"""Said in each transaction, for that alone: a pooler in transaction mode gives the next one another session."""
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _ROW_AND_CLOCK = (
     f"SELECT extract(epoch FROM clock_timestamp())::float8, {', '.join(COLUMNS)}"
     " FROM (SELECT 1) AS always LEFT JOIN perdure.effect ON key = %s"
 )
+_OLD_MESSAGES = "SELECT count(*) FROM perdure.outbox WHERE sent_at_s < %s"
+_PRUNE_MESSAGES = "DELETE FROM perdure.outbox WHERE sent_at_s < %s"
 _LOCK = f"SELECT pg_advisory_xact_lock(hashtextextended(%s, {_LOCKS}))"
 
 _Result = TypeVar("_Result")
@@ -53,12 +74,17 @@ def library() -> Any:
 class Postgres:
     """A ledger in the schema `perdure` of the database at `url`; keeps `backend.Backend`."""
 
+    answer_s = 30.0
+    """How long the server may take for one answer: a transaction takes milliseconds, and waits `LOCK_WAIT_S` for another at most."""
+    long_answer_s = 3600.0
+    """The same for what goes through whole tables."""
+
     def __init__(self, url: str, *, create: bool) -> None:
         self._psycopg = library()
         self._url = url
         self._create = create
         self._lock = threading.RLock()
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: patient.Connection | None = None
         self._is_prepared = False
         self._parents: list[psycopg.Connection[Any]] = []
         self._place, self._secrets = self._describe()
@@ -72,8 +98,9 @@ class Postgres:
         return self._run(lambda connection: self._transact(connection, key, life, change))
 
     def _transact(self, connection: psycopg.Connection[Any], key: str, life: Life | None, change: Change[Answer]) -> Answer:
-        # Sent together, where libpq can (from 14): two round trips to the server instead of six.
-        with connection.pipeline() if self._psycopg.Pipeline.is_supported() else contextlib.nullcontext():
+        # Sent together, where libpq can (from 14): two round trips to the server instead of seven.
+        with connection.pipeline() if self._psycopg.Pipeline.is_supported() else contextlib.nullcontext(), connection.transaction():
+            connection.execute(_SETTINGS)
             return transact_on(connection, key, life, change)
 
     def read(self, key: str) -> tuple[Row | None, float]:
@@ -98,13 +125,21 @@ class Postgres:
 
     def count(self) -> dict[State, int]:
         """See `backend.Backend`."""
-        return self._run(lambda connection: {State(state): number for state, number in connection.execute(SQL.count)})
+        return self._run(
+            lambda connection: {State(state): number for state, number in connection.execute(SQL.count)}, answer_s=self.long_answer_s
+        )
 
     def prune(self, before_s: float, *, dry_run: bool) -> int:
-        """See `backend.Backend`."""
-        if dry_run:
-            return int(self._run(lambda connection: one(connection, SQL.old, before_s)))
-        return self._run(lambda connection: connection.execute(SQL.prune, (before_s,)).rowcount)
+        """See `backend.Backend`. Messages of the outbox that were sent before are among them."""
+
+        def run(connection: psycopg.Connection[Any]) -> int:
+            if dry_run:
+                return int(one(connection, SQL.old, before_s)) + int(one(connection, _OLD_MESSAGES, before_s))
+            with connection.transaction():
+                connection.execute(_SETTINGS)
+                return connection.execute(SQL.prune, (before_s,)).rowcount + connection.execute(_PRUNE_MESSAGES, (before_s,)).rowcount
+
+        return self._run(run, answer_s=self.long_answer_s)
 
     def now_s(self) -> float:
         """See `backend.Backend`."""
@@ -133,12 +168,17 @@ class Postgres:
         if not self._is_prepared:
             self.count()
 
-    def session(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
-        """Run `run` with a connection in autocommit, not repeated when the connection breaks."""
+    def session(self, run: Callable[[psycopg.Connection[Any]], _Result], *, answer_s: float | None = None) -> _Result:
+        """Run `run` with a connection in autocommit, not repeated when the connection breaks.
+
+        The server may take `answer_s` for each answer; None: `self.answer_s`.
+        """
         with self._lock, forks.held_off():
             try:
                 with self._translated():
-                    return run(self._connected())
+                    connection = self._connected()
+                    connection.answer_s = self.answer_s if answer_s is None else answer_s
+                    return run(connection)
             finally:
                 if self._connection is not None and self._connection.closed:
                     self._connection = None  # it broke
@@ -154,18 +194,18 @@ class Postgres:
             finally:
                 connection.close()
 
-    def _run(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
+    def _run(self, run: Callable[[psycopg.Connection[Any]], _Result], *, answer_s: float | None = None) -> _Result:
         with self._lock:
             was_open = self._connection is not None
             try:
-                return self.session(run)
+                return self.session(run, answer_s=answer_s)
             except errors.LedgerUnavailable:
                 if not was_open or self._connection is not None:
                     raise
             # The old connection was broken; a new one may work at once.
-            return self.session(run)
+            return self.session(run, answer_s=answer_s)
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def _connected(self) -> patient.Connection:
         if self._connection is None:
             connection = self._open()
             try:
@@ -176,13 +216,15 @@ class Postgres:
             self._connection, self._is_prepared = connection, True
         return self._connection
 
-    def _open(self) -> psycopg.Connection[Any]:
-        conninfo = self._psycopg.conninfo
-        options = {"connect_timeout": str(_CONNECT_S), "application_name": "perdure-effects"} | conninfo.conninfo_to_dict(self._url)
+    def _open(self) -> patient.Connection:
+        from perdure.effects import patient
+
+        options = _PATIENCE | self._psycopg.conninfo.conninfo_to_dict(self._url)
         # Statements are not prepared: a pooler in transaction mode would not find them again.
-        connection: psycopg.Connection[Any] = self._psycopg.connect(**options, autocommit=True, prepare_threshold=None)
-        connection.execute(f"SET lock_timeout = '{LOCK_WAIT_S:g}s'")
-        connection.execute("SET synchronous_commit = on")  # a server may be set to lose the last commits
+        connection = patient.Connection.connect(**options, autocommit=True, prepare_threshold=None)
+        # Whatever the database is set to: who has waited for a lock must see what its holder wrote.
+        connection.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
+        connection.answer_s = self.long_answer_s  # until `session` says otherwise: tables may be made first
         return connection
 
     @contextlib.contextmanager
@@ -243,15 +285,12 @@ class Borrowed(Postgres):
     def _transact(self, connection: psycopg.Connection[Any], key: str, life: Life | None, change: Change[Answer]) -> Answer:
         return transact_on(connection, key, life, change)
 
-    def _run(self, run: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
+    def _run(self, run: Callable[[psycopg.Connection[Any]], _Result], *, answer_s: float | None = None) -> _Result:  # noqa: ARG002
         return run(self._borrowed)
 
 
 def transact_on(connection: psycopg.Connection[Any], key: str, life: Life | None, change: Change[Answer]) -> Answer:
-    """Let `change` decide on the row of `key` inside `connection`'s transaction, or one of its own when there is none.
-
-    The lock on the key is held until the outermost transaction ends.
-    """
+    """Let `change` decide on the row of `key` inside `connection`'s transaction. The lock on the key is held until that ends."""
     with connection.transaction():
         connection.execute(_LOCK, (key,))
         # Shared: many steps of one life at once; a newer life that raises the epoch waits for those that have begun.
@@ -288,7 +327,7 @@ def shared(connection: Any, wait_s: float) -> Iterator[None]:
         with connection.transaction():
             connection.execute(
                 "SELECT set_config('lock_timeout', %s, true), set_config('synchronous_commit', 'on', true)",
-                (f"{max(1, int(wait_s * 1000))}ms",),
+                (f"{max(1, int(min(wait_s * 1000, _LONGEST_LOCK_WAIT_MS)))}ms",),
             )
             yield
             connection.execute("SELECT set_config('lock_timeout', %s, true)", (before,))

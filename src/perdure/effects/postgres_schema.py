@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 SQL = Statements(mark="%s", prefix="perdure.", index="")
 
 _MIGRATION_LOCK = 0x7065726475726501
+_META = (
+    "SELECT 1 FROM pg_catalog.pg_class AS found JOIN pg_catalog.pg_namespace AS place ON place.oid = found.relnamespace"
+    " WHERE place.nspname = 'perdure' AND found.relname = 'meta'"
+)
+"""Asked of the catalog's tables: `to_regclass` answers from a cache that is not looked through after a wait for an advisory lock."""
 
 
 def migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -> None:
@@ -22,14 +27,10 @@ def migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) ->
     """
     if _version(connection, place) == VERSION:
         return
-    # The lock is the session's: only a transaction that begins after it is given sees the tables that another one made.
-    connection.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
-    try:
-        with connection.transaction():
-            _migrate(connection, create=create, place=place)
-    finally:
-        if not connection.closed:
-            connection.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
+    with connection.transaction():
+        # Held until the end, also behind a pooler. The next statement sees the tables that were made while this one waited.
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+        _migrate(connection, create=create, place=place)
 
 
 def _migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -> None:
@@ -47,7 +48,7 @@ def _migrate(connection: psycopg.Connection[Any], *, create: bool, place: str) -
 
 
 def _version(connection: psycopg.Connection[Any], place: str) -> int:
-    if one(connection, "SELECT to_regclass('perdure.meta')") is None:
+    if one(connection, _META) is None:
         return 0
     version = int(one(connection, "SELECT version FROM perdure.meta"))
     if version > VERSION:
