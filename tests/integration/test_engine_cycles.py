@@ -360,6 +360,67 @@ def test_a_workload_finds_itself_in_proc_in_every_life_and_while_it_is_saved(tmp
         assert {line.split(maxsplit=1)[1] for line in workload.lines()} == {"True True cpu "}
 
 
+HOLDS_PROC = """
+import os, sys, threading, time
+threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+child = os.fork()
+if child == 0:
+    time.sleep(1e6)
+me = os.getpid()
+held = {path: open(path) for path in ("/proc/self/status", f"/proc/{me}/task/{me}/comm", f"/proc/{child}/status", "/proc/self/smaps_rollup")}
+folders = [os.open(path, os.O_RDONLY) for path in ("/proc/self/fd", "/proc/self/task")]
+number = 0
+while True:
+    number += 1
+    told = []
+    for path, file in held.items():
+        file.seek(0)
+        text = file.read()
+        told.append(len(text) > 0)
+        if path.endswith("status"):
+            told.append(f"Pid:\\t{child if str(child) in path else me}\\n" in text)
+    told.append(len(os.listdir(folders[1])) == 2)
+    print(number, all(told), flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_files_of_its_own_processes_in_proc_are_held_on(tmp_path: Path):
+    with Workload.python(tmp_path, HOLDS_PROC) as workload:
+        for at in (5, 40, 80):
+            workload.wait_for(f"\n{at} ")
+            assert [each.code for each in problems(save.check(workload.tree.pid, SavePlan(criu=workload.criu)))] == []
+            workload.cycle()
+        workload.wait_for("\n100 ")
+        assert {line.split(maxsplit=1)[1] for line in workload.lines()} == {"True"}
+
+
+@pytest.mark.parametrize(
+    ("opened", "why"),
+    [
+        ("f'/proc/self/task/{other.native_id}/comm'", "of a thread"),
+        ("f'/proc/{ended.pid}/status'", "has ended"),
+    ],
+)
+def test_files_of_proc_that_nobody_can_open_again_are_refused(tmp_path: Path, opened: str, why: str):
+    program = f"""
+        import subprocess, threading, time
+        other = threading.Thread(target=time.sleep, args=(1e6,), daemon=True)
+        other.start()
+        ended = subprocess.Popen(["sleep", "1000"])
+        held = open({opened})
+        ended.kill()
+        ended.wait()
+        print("ready", flush=True)
+        time.sleep(1e6)
+    """
+    with Workload.python(tmp_path, program) as workload:
+        workload.wait_for("ready")
+        (told,) = problems(save.check(workload.tree.pid, SavePlan(criu=workload.criu)))
+        assert told.code == "file-of-process"
+        assert why in told.message
+
+
 def test_where_nothing_may_be_mounted_a_workload_lives_with_the_proc_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     forbid_mounts(tmp_path, monkeypatch)
     with Workload.python(tmp_path, COUNTER, "200") as workload:

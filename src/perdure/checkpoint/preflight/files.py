@@ -19,7 +19,7 @@ from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.preflight.scene import Member, Scene
 from perdure.model.finding import Finding
 
-_PROCESS_FILE = re.compile(r"/proc/\d+(?:/|$)")
+_PROCESS_FILE = re.compile(r"/proc/(\d+)(?:/task/(\d+))?(?:/|$)")
 
 _MEMORY_KINDS = frozenset({"tmpfs", "ramfs"})
 """File systems in memory: what of them has another name goes along and is linked again."""
@@ -118,8 +118,22 @@ def _is_file(member: Member, opened: Descriptor) -> bool:
 def _opened(scene: Scene, member: Member, opened: Descriptor, mount: Mount) -> Iterator[Finding]:
     if is_hidden(mount, scene.mounts):
         yield about.descriptor("file-overmounted", member, opened, f"is {opened.target}, which a later mount hides")
-    if mount.kind == "proc" and _PROCESS_FILE.match(opened.target):
-        yield about.descriptor("file-of-process", member, opened, f"is {opened.target}, whose number will be another one")
+    if mount.kind == "proc" and (why := _unrestorable(scene, opened.target)):
+        yield about.descriptor("file-of-process", member, opened, f"is {opened.target}, {why}")
+
+
+def _unrestorable(scene: Scene, target: str) -> str:
+    """Return why a file of a process in /proc cannot be opened again at a restore; nothing when it can, or is none of a process."""
+    told = _PROCESS_FILE.match(target)
+    if told is None:
+        return ""
+    if not scene.sees_own_proc:
+        return "whose number will be another one"
+    number, thread = told[1], told[2]
+    if not any(member.status.inner_pid == int(number) for member in scene.members):
+        return "whose process has ended or is not one of the workload's"
+    # Files are opened again when all processes are there, and none of their further threads.
+    return "" if thread in (None, number) else "of a thread, which is not there yet when files are opened again"
 
 
 def _deleted(scene: Scene, plan: Plan, member: Member, opened: Descriptor, mount: Mount) -> Iterator[Finding]:

@@ -75,7 +75,8 @@ GROUP = Group(
         Code(
             "file-of-process",
             _P,
-            "a file of /proc/PID is open: the number in its path is another one after a restore, so that it cannot be opened again",
+            "a file of /proc/PID is open that cannot be opened again: of a thread, of a process that has ended or is outside, or of one whose number"
+            " will be another one",
             "let the program close it after reading",
         ),
         Code(
