@@ -75,8 +75,8 @@ GROUP = Group(
         Code(
             "file-of-process",
             _P,
-            "a file of /proc/PID is open that cannot be opened again: of a thread, of a process that has ended or is outside, or of one whose number"
-            " will be another one",
+            "a file of /proc/PID is open that cannot be opened again: of a thread, of a process that has ended or is outside,"
+            " or of one whose number will be another one",
             "let the program close it after reading",
         ),
         Code(
