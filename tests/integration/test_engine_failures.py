@@ -338,7 +338,7 @@ def test_semaphores_with_two_names_are_one_again(tmp_path: Path, criu, rebooted:
                 workload.restore(dumped)
                 workload.wait_for("\n")
                 workload.wait_for(f"beat {_last_beat(workload) + 20}\n")
-                numbers = [int(line.split()[1]) for line in workload.lines()]
+                numbers = [int(line.split()[1]) for line in workload.lines()[:-1]]  # the last one may be written in part
                 assert numbers == list(range(numbers[0], numbers[-1] + 1))
                 assert not [link.path for link in listed if os.path.exists(link.path)]
         finally:
