@@ -22,8 +22,10 @@ from supervised import COUNT_FOR_ANOTHER, wait_for
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import dump, launch, links, tree
+from perdure.base.proc.exits import Exits
+from perdure.checkpoint import aftermath, dump, launch, links, tree
 from perdure.checkpoint.criu import netlock, run
+from perdure.checkpoint.criu.calls import Action, Result
 
 pytestmark = pytest.mark.criu
 
@@ -168,6 +170,17 @@ def _kill_criu_after(workload: Workload, delay_s: float) -> str:
         return "goes on"
     assert_runs_on(workload)
     return "done"
+
+
+def test_how_the_first_process_ended_is_waited_for():
+    """A PID namespace's init that a killed CRIU has broken ends when all others have: until then it is only on its way."""
+    program = "import os, resource, time; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); time.sleep(0.3); os.kill(os.getpid(), 5)"
+    with subprocess.Popen([sys.executable, "-c", program]) as breaking:
+        root = tree.Tree(breaking.pid, process.stat(breaking.pid).start_ticks)
+        before = tree.members(root)
+        result = Result(action=Action.DUMP, returncode=-signal.SIGKILL, wall_s=0.1, log_path="", tree_ended=True)
+        with Exits([breaking.pid]) as exits, pytest.raises(errors.WorkloadLost, match="SIGTRAP"):
+            aftermath.settle(root, before, result, exits)
 
 
 def _kill(pid: int) -> None:

@@ -33,6 +33,8 @@ def settle(root: Tree, before: tuple[Process, ...], result: Result, exits: Exits
     began = time.monotonic()
     while True:
         if result.tree_ended or not tree.is_alive(root):
+            # An init on its way out waits for all others first: how it ended is told after that.
+            exits.wait(root.pid, _SETTLE_S)
             _look_for_trapped(before, result, exits)
             raise _gone(root, result)
         held = _held(root, left)

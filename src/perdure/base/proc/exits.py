@@ -46,6 +46,13 @@ class Exits:
             os.close(descriptor)
         self._descriptors.clear()
 
+    def wait(self, pid: int, limit_s: float) -> None:
+        """Wait, `limit_s` at most, until `pid` has ended, if it is watched."""
+        if pid in self._descriptors:
+            ready = select.poll()
+            ready.register(self._descriptors[pid], select.POLLIN)
+            ready.poll(limit_s * 1000.0)
+
     def killed_by(self, numbers: Collection[int]) -> tuple[int, ...]:
         """Return the PIDs of those that are known to have died of one of the signals `numbers`."""
         return tuple(pid for pid, descriptor in self._descriptors.items() if _signal_that_ended(pid, descriptor) in numbers)
