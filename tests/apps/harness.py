@@ -185,7 +185,8 @@ def lack(application: Application) -> str | None:
 def command(application: Application) -> tuple[str, ...]:
     """Return the command line, with the interpreter and the programs' folder filled in."""
     python = interpreter(application.modules)
-    return tuple(word.replace("{python}", python).replace("{programs}", str(PROGRAMS)) for word in application.command)
+    places = {"{python}": python, "{ours}": sys.executable}
+    return tuple(places.get(word, word).replace("{programs}", str(PROGRAMS)) for word in application.command)
 
 
 def hurry(folder: Path) -> None:

@@ -44,6 +44,7 @@ COMMANDS: dict[str, str] = {
     "suspend": "perdure.cli.suspend:suspend",
     "resume": "perdure.cli.resume:resume",
     "rm": "perdure.cli.rm:rm",
+    "without-io-uring": "perdure.cli.without_io_uring:without_io_uring",
     "agent": "perdure.cli.agent:agent",
     "doctor": "perdure.cli.doctor:doctor",
     "advise": "perdure.cli.advise:advise",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cyclopts
 
-_FOLLOWED = frozenset({("run",), ("eval", "init")})
+_FOLLOWED = frozenset({("run",), ("without-io-uring",), ("eval", "init")})
 """Commands behind which a program is named, with arguments of its own."""
 
 

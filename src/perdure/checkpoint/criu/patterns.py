@@ -88,7 +88,7 @@ _PROCESS = (
         r"send_fds failed \(-22\)|(?:dump file (?P<fd>\d+) of that type .*)?io_uring",
         "file-io-uring",
         "the process has an io_uring descriptor, which no CRIU can save",
-        "start it without io_uring: UV_USE_IO_URING=0 for Node.js and other libuv programs",
+        "start it with perdure without-io-uring -- COMMAND",
     ),
     Pattern(
         r"Can't dump file (?P<fd>\d+) of that type \[\w+\] \(chr 231:(?P<minor>\d+)\)",

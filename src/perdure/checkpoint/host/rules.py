@@ -104,7 +104,7 @@ def _kernel(machine: Machine) -> list[Finding]:
                 "host-io-uring",
                 "kernel",
                 "offers io_uring, which no CRIU can save: a program that uses it is refused by perdure check",
-                "for Node.js and other libuv programs: UV_USE_IO_URING=0",
+                "start such a program with perdure without-io-uring -- COMMAND",
             )
         )
     return found

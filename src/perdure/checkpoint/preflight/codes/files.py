@@ -15,8 +15,7 @@ GROUP = Group(
             "file-io-uring",
             _P,
             "an io_uring is open or mapped: its queues live in the kernel and CRIU cannot save them",
-            "start the program without io_uring: UV_USE_IO_URING=0 for Node.js and other libuv programs,"
-            " io_method=worker for PostgreSQL 18, liburing's own switch elsewhere",
+            "start the program with perdure without-io-uring -- COMMAND, or use its own switch: io_method=worker of PostgreSQL 18",
         ),
         Code(
             "file-kernel-object",
