@@ -10,16 +10,20 @@ from cyclopts import Parameter
 
 from perdure import errors
 from perdure.base import syscalls
+from perdure.cli import console
 
 
 def without_io_uring(
     *command: Annotated[str, Parameter(help="Command and its arguments; -- may stand before it.")],
+    common: console.Common = console.Common(),  # noqa: ARG001  # errors are told by it
 ) -> None:
     """Start a program that does not find io_uring, which no checkpoint can hold: it does what it does on kernels without it.
 
     For programs with no switch of their own, such as `torchrun`. Where you are not root, what they start gains no rights (`sudo`).
 
     For example:
+
+      perdure without-io-uring -- torchrun --standalone --nproc-per-node=8 train.py
 
       perdure run -- perdure without-io-uring -- torchrun --standalone --nproc-per-node=8 train.py
     """
