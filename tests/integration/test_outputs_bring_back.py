@@ -107,6 +107,19 @@ def test_what_others_append_while_a_tail_is_kept_is_kept_too(tmp_path: Path, mon
     assert b"".join(content for _, content in sorted(tails(tmp_path).items())) == b"later\nof another\nand more\n"
 
 
+def test_what_is_cut_off_an_event_file_is_not_read_by_tensorboard(tmp_path: Path):
+    # It takes every file that has this word in its name.
+    path = tmp_path / "events.out.tfevents.1.host"
+    path.write_bytes(b"12345")
+    output = recorded(path)
+    with open(path, "ab") as out:
+        out.write(b"later")
+    (found,) = bring_back([output], epoch=EPOCH, contents=None)
+    assert [name.name for name in tmp_path.iterdir() if "tfevents" in name.name] == [path.name]
+    assert tails(tmp_path) == {"events.out.tf-events.1.host.perdure-tail-7": b"later"}
+    assert "tf-events" in found.message
+
+
 def test_a_tail_never_replaces_anything(tmp_path: Path):
     path = tmp_path / "log"
     path.write_bytes(b"1")

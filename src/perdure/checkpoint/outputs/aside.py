@@ -22,6 +22,7 @@ from perdure.base import linkless
 from perdure.checkpoint.outputs import copying
 
 _LONGEST_NAME_BYTES = 255
+_READ_ANYWHERE = "tfevents"
 _MOST_TAILS = 10_000
 _TAIL = re.compile(r"\.perdure-(tail|new)-\d+(\.\d+)?\Z")
 
@@ -38,7 +39,11 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def tail_names(name: str, epoch: int, kind: str = "tail") -> Iterator[str]:
-    """Yield ``NAME.perdure-tail-EPOCH``, then with ``.1``, ``.2``…; a long name is cut so that the whole is a valid one."""
+    """Yield ``NAME.perdure-tail-EPOCH``, then with ``.1``, ``.2``…; a long name is cut so that the whole is a valid one.
+
+    TensorBoard reads every file of a folder that has `_READ_ANYWHERE` in its name: what was cut off would be shown beside what is kept.
+    """
+    name = name.replace(_READ_ANYWHERE, _READ_ANYWHERE[:2] + "-" + _READ_ANYWHERE[2:])
     for number in range(_MOST_TAILS):
         suffix = f".perdure-{kind}-{epoch}" + (f".{number}" if number else "")
         yield os.fsdecode(os.fsencode(name)[: _LONGEST_NAME_BYTES - len(suffix)]) + suffix
