@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from perdure import errors
+from perdure.base import text
 from perdure.base.proc import process
 from perdure.checkpoint import adopt, carried, dump, placing, staging, temporary, tree
 from perdure.checkpoint.criu import calls
@@ -253,7 +254,9 @@ class Dumping:
         on_gpus = life.gpus.describe()
         if self._recording is not None:
             taken.outputs = self._recording.outputs()
-            taken.findings = (*taken.findings, *self._recording.findings, *rules.unprotected(taken.outputs))
+            known = frozenset(text.original(output.path) for output in taken.outputs)
+            reopened = life.reopened.warnings(besides=known, included=life.options.outputs)
+            taken.findings = (*taken.findings, *self._recording.findings, *rules.unprotected(taken.outputs), *reopened)
         return Manifest(
             id=self._checkpoint,
             created_ns=created_ns,

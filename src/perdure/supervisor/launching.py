@@ -37,6 +37,7 @@ def launch(
         folder=str(life.epoch_file.parent),
     )
     life.tree = launcher.launch(spec)
+    life.reopened.watch(life.tree.pid)
 
 
 def _umask() -> int:

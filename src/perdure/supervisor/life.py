@@ -11,6 +11,7 @@ import msgspec
 from perdure import errors
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.preflight import cpu
+from perdure.checkpoint.reopened import Reopened
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Owner, Stream
 from perdure.store.lives import HeldLife
@@ -57,6 +58,9 @@ class Life:
     """The owner's environment, for what is started on the owner's behalf."""
     gpus: Gpus = dataclasses.field(default_factory=Gpus)
     """What it has on GPUs."""
+
+    reopened: Reopened = dataclasses.field(default_factory=Reopened)
+    """Which files it adds to without keeping them open."""
 
     motion: Motion = dataclasses.field(default_factory=Motion)
     """Whether it ran since it was last saved."""

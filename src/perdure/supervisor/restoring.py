@@ -123,6 +123,7 @@ class Restoring:
                 _put_back(life, self.manifest, self._folder)
                 launching.give(life, streams)
                 self._tree = life.tree = self._run_criu(life, streams, memory)
+            life.reopened.watch(life.tree.pid)
             self._step(Event.CRIU_RESTORED)
             if self.manifest.cuda_processes:
                 self._progress.enter("gpu-restore")

@@ -147,5 +147,12 @@ GROUP = Group(
             " brought back",
             "include it in the checkpoint: perdure run --outputs PATH",
         ),
+        Code(
+            "file-reopened",
+            _W,
+            "a file is opened, added to and closed again each time, so that no checkpoint knows where it ended: after a restore it holds"
+            " twice what was added since",
+            "include it, or its folder, in the checkpoint: perdure run --outputs PATH",
+        ),
     ),
 )
