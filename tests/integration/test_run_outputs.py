@@ -171,6 +171,13 @@ def test_files_that_somebody_else_writes_in_place_are_not_touched_and_those_that
         assert refused.returncode == 22, refused.stderr.decode()
         said = f"restore-output-in-use: {table}: process {pid} ({process.stat(pid).command}) has it open for writing"
         assert said in refused.stderr.decode(), refused.stderr.decode()
+        foreseen = site.run("check", "--restore", "a", "--json")
+        assert foreseen.returncode == 4, foreseen.stderr.decode()
+        told = {one["path"]: one for one in json.loads(foreseen.stdout)["findings"] if one["code"].startswith("restore-output")}
+        assert {path: (one["code"], one["pid"]) for path, one in told.items()} == {
+            str(table): ("restore-output-in-use", pid),
+            str(log): ("restore-output-shared", pid),
+        }
         assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
         assert not list(site.work.glob("*perdure-tail*"))
     site.hurry()
