@@ -10,12 +10,58 @@ import io
 import os
 import sys
 
+TYPE_CHECKING = False  # not from `typing`: the first page of help loads nothing
+if TYPE_CHECKING:
+    from types import FrameType
+
 _HELP = ("--help", "-h", "help")
+
+
+class _Here:
+    """What Ctrl-C needs to know of this process."""
+
+    is_over = False
+    """All is done or given up but its end, so that there is nothing to interrupt."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line with `arguments` (default: the process's own) and return its exit status."""
+    _Here.is_over = False
     argv = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = _run(argv)
+        _Here.is_over = True
+    except KeyboardInterrupt:
+        # While modules are imported, and when it comes once more while `app.run` tells of the first. Python looks for signals at calls
+        # alone, so that none comes between.
+        _Here.is_over = True
+        status = 128 + 2
+        sys.stderr.write("perdure: interrupted\n")
+    except BaseException:
+        _Here.is_over = True
+        raise
+    return status
+
+
+def _interrupted(number: int, _frame: FrameType | None) -> None:
+    """Ctrl-C: it interrupts what is done, and after that ends this process at once, without a word, as it ends any program."""
+    if not _Here.is_over:
+        raise KeyboardInterrupt
+    import signal
+
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _heed_interrupts() -> None:
+    """See to it that Ctrl-C is told by `_interrupted`, where it is not passed over."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+
+
+def _run(argv: list[str]) -> int:
     try:
         _open_standard_streams()
         if not argv or (len(argv) == 1 and argv[0] in _HELP):
@@ -32,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.write(f"perdure {__version__}\n")
             sys.stdout.flush()
             return 0
+        _heed_interrupts()
         if argv[0] == "run":
             import signal
 
@@ -44,10 +91,6 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader went away (`perdure … | head`): nothing is wrong, and nothing more can be said on stdout.
         _give_up_stdout()
         return 128 + 13
-    except KeyboardInterrupt:
-        # While modules are imported, and when it comes once more while `app.run` tells of the first.
-        sys.stderr.write("perdure: interrupted\n")
-        return 128 + 2
     except OSError as error:
         # Nothing else is done here than to write: `app.run` has told of whatever befell a command.
         _give_up_stdout()

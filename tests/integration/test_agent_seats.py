@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from agents import ALICE, BOB, COUNT, Node, ask_as, ends, lines, needs_root, running, start_as_user
 from supervised import LIMIT_S, command_line, remove_group, wait_for
+from writing import holding
 
 from perdure import errors
 from perdure.agent import asked, slots, waiting
@@ -92,6 +93,35 @@ def test_its_descriptors_are_its_own_streams_and_nothing_else(node):
     client.send_signal(signal.SIGTERM)
     client.send_signal(signal.SIGTERM)
     client.wait(timeout=240)
+
+
+HELD_OPEN = """
+import os, time
+table = os.open("table", os.O_RDWR | os.O_CREAT)
+os.pwrite(table, b"then", 0)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_check_foresees_who_writes_to_its_files(node):
+    table = node.home(ALICE) / "table"
+    running = node.begin(ALICE, "shared", "python3", "-c", HELD_OPEN)
+    node.json(ALICE, "checkpoint", "shared", "--stop")
+    assert running.wait(LIMIT_S) == 75
+    table.write_bytes(b"now, and more")
+    codes = {"restore-output-in-use", "restore-output-shared"}
+    assert not codes & {one["code"] for one in node.json(ALICE, "check", "--restore", "shared")["findings"]}
+    with holding((str(table), os.O_WRONLY, 0, 0)) as pid:
+        foreseen = node.run(ALICE, "check", "--restore", "shared", "--json")
+        assert foreseen.returncode == 4, foreseen.stderr.decode()
+        told = [(one["code"], one["path"], one["pid"]) for one in json.loads(foreseen.stdout)["findings"] if one["code"] in codes]
+        assert told == [("restore-output-in-use", str(table), pid)]
+        assert node.run(ALICE, "restore", "shared").returncode == 22
+    assert table.read_bytes() == b"now, and more"
+    # What was read of it for that is gone.
+    assert not list(node.folder.rglob("perdure-check-*"))
+    assert node.run(ALICE, "rm", "shared", "--checkpoints").returncode == 0
 
 
 def test_saved_and_gone_on_with_it_loses_nothing_and_its_output_is_whole(node):

@@ -217,3 +217,37 @@ def test_an_interrupt_while_modules_are_imported_ends_with_130(perdure, tmp_path
     )
     done = perdure("ps", env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})
     assert (done.returncode, done.stderr) == (130, "perdure: interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [["config", "show"], ["ps"], ["run", "--keep", "0", "true"]], ids=["done", "nothing", "refused"])
+@pytest.mark.parametrize("instant", ["threading._register_atexit", "atexit.register"], ids=["threads", "exit"])
+def test_an_interrupt_at_the_very_end_ends_it_without_a_word(perdure, tmp_path, arguments, instant):
+    """As Python waits for its threads, and as it calls what was registered for its end."""
+    (tmp_path / "sitecustomize.py").write_text(f"import atexit, signal, threading\n{instant}(lambda: signal.raise_signal(signal.SIGINT))\n")
+    usual = perdure(*arguments)
+    done = perdure(*arguments, env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, usual.stdout, usual.stderr)
+
+
+def test_an_interrupt_that_comes_again_and_again_leaves_no_traceback(tmp_path):
+    """Whatever is said of an interrupt, it is interrupted too."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import io, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'perdure.cli.ps':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "class Again(io.TextIOWrapper):\n"
+        "    def write(self, text):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "        return super().write(text)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "sys.stderr = Again(sys.stderr.buffer, write_through=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "perdure", "ps"],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"},
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

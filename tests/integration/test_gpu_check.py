@@ -15,6 +15,12 @@ import pytest
 from standin.world import Gpu, Standin
 from supervised import Site, wait_for
 
+from perdure.agent import asked, checks
+from perdure.agent import site as agents_site
+from perdure.cli import agent_check, console
+from perdure.model.checkpoint import CheckpointId, Owner
+from perdure.supervisor import place
+
 PROGRAM = Path(__file__).resolve().parents[1] / "standin/program.py"
 FIRST, SECOND, THIRD = (f"GPU-{number:08x}-1111-2222-3333-444444444444" for number in (1, 2, 3))
 MIB = 1 << 20
@@ -206,3 +212,38 @@ class TestRestore:
         for none in (driver.restricted(FIRST, SECOND), {"CUDA_VISIBLE_DEVICES": ""}):
             found = check(site, "--restore", saved, **none)
             assert "may use" in found["restore-gpu-missing"]["message"]
+
+    def test_the_agent_looks_with_what_the_caller_may_use(self, site, saved, driver, monkeypatch):
+        for name, value in site.environment.items():
+            monkeypatch.setenv(name, value)
+        site_of_root, chosen = agents_site.read(site.environment), CheckpointId.parse(saved)
+        driver.gpus(Gpu(SECOND, 64 * MIB), Gpu(FIRST, 64 * MIB))
+
+        def found(visible: str | None) -> dict[str, str]:
+            wanted = asked.CheckRestore(checkpoint=saved, cuda_visible=visible)
+            told = checks.restore(site_of_root, Owner(uid=0, gid=0, groups=()), repository, chosen, wanted)
+            return {one.code: one.message for one in told if one.code.startswith("restore-gpu")}
+
+        with place.opened(site_of_root.place_of(Owner(uid=0, gid=0, groups=()))) as repository:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # root's own, which is not the caller's
+            assert found("0,1") == {}
+            assert found(FIRST) == {}
+            assert "becomes" in found("0")["restore-gpu-other"]
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+            assert found(None) == {}
+            assert "may use" in found("")["restore-gpu-missing"]
+
+    def test_the_agent_is_told_what_the_caller_may_use(self, monkeypatch):
+        told: list[asked.CheckRestore] = []
+
+        class Agent:
+            def ask(self, what):
+                told.append(what)
+                return {"checkpoint": "a@1.1", "findings": []}
+
+        for value in ("1", ""):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+            agent_check.check(Agent(), console.Common(quiet=True), None, "a@1.1", outputs=(), tcp="close", cpu_check=None)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        agent_check.check(Agent(), console.Common(quiet=True), None, "a@1.1", outputs=(), tcp="close", cpu_check=None)
+        assert [one.cuda_visible for one in told] == ["1", "", None]

@@ -433,7 +433,8 @@ def test_a_store_that_others_may_look_at_is_warned_about(site):
     assert b"may list" not in site.run(*run, *count(1)).stderr
     place.chmod(0o755)
     assert f"everybody may list {place}".encode() in site.run(*run, *count(1)).stderr.replace(b"\n", b" ")
-    assert b"may list" not in site.run(*run, "--json", *count(1)).stderr
+    told = [json.loads(line) for line in site.run(*run, "--json", *count(1)).stderr.splitlines()]
+    assert {"store-parent-readable": str(place)}.items() <= {one["code"]: one["about"] for one in told if one["phase"] == "warning"}.items()
     key = site.work / "key"
     key.write_bytes(b"k" * 32)
     key.chmod(0o644)

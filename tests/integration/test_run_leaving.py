@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 
 import pytest
 from supervised import LIMIT_S, Site, lines, wait_for
@@ -87,3 +88,45 @@ def test_a_lease_that_is_waited_for_does_not_keep_it(site, tmp_path, detached):
         assert older.poll() is None
     finally:
         there.close()
+
+
+OBSTINATE = """
+import signal, sys, time
+def last(_number, _frame):
+    print("asked to end", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGINT, last)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("instant", ["running", "saving", "restoring", "restored"])
+def test_ctrl_c_as_often_as_one_likes_leaves_nothing_behind(site, instant):
+    (site.work / "obstinate.py").write_text(OBSTINATE)
+    run = ["run", "--name", "a", "--every", "never", "--", "python3", "obstinate.py"]
+    process = site.start(*run)
+    wait_for(lambda: b"up" in site.log("a"))
+    if instant.startswith("restor"):
+        assert site.run("checkpoint", "a", "--stop").returncode == 0
+        process.communicate(timeout=LIMIT_S)
+        process, events = site.start("restore", "a", "--events", "events"), site.work / "events"
+        sign = b'"running"' if instant == "restored" else b'"fetch"'
+        wait_for(lambda: events.exists() and sign in events.read_bytes())
+    saving = site.start("checkpoint", "a") if instant == "saving" else None
+    while process.poll() is None:
+        for one in (process, saving):
+            if one is not None and one.poll() is None:
+                one.send_signal(signal.SIGINT)
+        time.sleep(0.003)
+    _, err = process.communicate()
+    assert process.returncode in (7, 130, -signal.SIGINT), err.decode()
+    assert b"Traceback" not in err, err.decode()
+    assert b"Exception ignored" not in err, err.decode()
+    if saving is not None:
+        _, told = saving.communicate(timeout=LIMIT_S)
+        assert b"Traceback" not in told, told.decode()
+        assert b"Exception ignored" not in told, told.decode()
+    wait_for(lambda: not site.alive())
+    done = site.run("run", "--name", "a", "--fresh", "--every", "never", "--", "true")
+    assert done.returncode == 0, done.stderr.decode()

@@ -99,6 +99,47 @@ def test_what_a_checkpoint_does_not_hold_is_said_once_and_to_whoever_asked_for_i
     assert len(said) == 2, err.decode()
 
 
+def test_programs_are_told_of_warnings_once_a_life(site):
+    (site.work / "hold.py").write_text(IN_PLACE)
+    running = site.start(
+        "run", "--name", "a", "--every", "never", "--outputs", "nowhere", "--json", "--events", "events", "--", "python3", "hold.py"
+    )
+    wait_for(lambda: site.log("a") == b"ready\n")
+    for _ in range(2):
+        assert site.run("checkpoint", "a", "--quiet").returncode == 0
+    site.hurry()
+    _, err = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 0, err.decode()
+    told = [json.loads(line) for line in err.splitlines()]
+    assert [json.loads(line) for line in (site.work / "events").read_bytes().splitlines()] == told
+    warnings = {one["code"]: one for one in told if one["phase"] == "warning"}
+    assert len(warnings) == sum(one["phase"] == "warning" for one in told), told
+    assert warnings.keys() >= {"file-overwrite-unsaved", "file-include-missing"}
+    missing = warnings["file-include-missing"]
+    assert (missing["workload"], missing["about"]) == ("a", str(site.work / "nowhere"))
+    assert missing["text"] == "was to be included and is not there"
+    assert "--outputs" in warnings["file-overwrite-unsaved"]["remedy"]
+    assert all(set(one) <= {"type", "phase", "workload", "at_ns", "text", "code", "about", "remedy"} for one in warnings.values())
+
+
+def test_programs_are_told_what_a_restore_keeps_aside(site):
+    run = ["run", "--name", "a", "--every", "never", "--json", "--", "python3", "count.py", str(MANY), "0.05"]
+    first = site.start(*run)
+    wait_for(lambda: len(site.log("a").splitlines()) > 10)
+    assert site.run("checkpoint", "a").returncode == 0
+    kept = len(site.log("a").splitlines())
+    wait_for(lambda: len(site.log("a").splitlines()) > kept + 10)
+    first.kill()
+    first.wait(LIMIT_S)
+    site.hurry()
+    again = site.run(*run)
+    assert again.returncode == 0, again.stderr.decode()
+    told = [json.loads(line) for line in again.stderr.splitlines()]
+    cut = [one for one in told if one.get("code") == "restore-log-cut"]
+    assert len(cut) == 1, told
+    assert "kept beside it" in cut[0]["text"]
+
+
 NOTE = """
 import os, sys, time
 table = os.open("table", os.O_RDWR | os.O_CREAT)
@@ -130,6 +171,13 @@ def test_files_that_somebody_else_writes_in_place_are_not_touched_and_those_that
         assert refused.returncode == 22, refused.stderr.decode()
         said = f"restore-output-in-use: {table}: process {pid} ({process.stat(pid).command}) has it open for writing"
         assert said in refused.stderr.decode(), refused.stderr.decode()
+        foreseen = site.run("check", "--restore", "a", "--json")
+        assert foreseen.returncode == 4, foreseen.stderr.decode()
+        told = {one["path"]: one for one in json.loads(foreseen.stdout)["findings"] if one["code"].startswith("restore-output")}
+        assert {path: (one["code"], one["pid"]) for path, one in told.items()} == {
+            str(table): ("restore-output-in-use", pid),
+            str(log): ("restore-output-shared", pid),
+        }
         assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
         assert not list(site.work.glob("*perdure-tail*"))
     site.hurry()

@@ -281,8 +281,8 @@ class TestCodes:
         assert sum(len(group.codes) for group in codes.GROUPS) == len(codes.CODES)
 
     def test_each_is_used(self):
-        room = ROOT / "src/perdure/checkpoint"
-        text = "".join(path.read_text() for path in (*room.glob("*.py"), *(room / "preflight").glob("*.py")))
+        rooms = [ROOT / "src/perdure" / room for room in ("checkpoint", "checkpoint/preflight", "supervisor")]
+        text = "".join(path.read_text() for room in rooms for path in room.glob("*.py"))
         assert [name for name in codes.CODES if f'"{name}"' not in text] == []
 
     def test_those_that_criu_is_explained_by_too_mean_a_problem(self):

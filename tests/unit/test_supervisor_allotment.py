@@ -93,6 +93,7 @@ class Heard:
             scheduler,
             reactor,
             self.voice,
+            workload="train",
             end_ns=end_ns,
             changed=lambda: self.ends.append(self.allotment.end_ns),
             noticed=self.notices.append,

@@ -29,9 +29,9 @@ def test_only_warnings_count_and_one_for_each_thing():
 def test_a_thing_is_said_once_also_where_another_process_has_it_now():
     said = cautions.Cautions("train")
     first = finding("file-a", "python3 (7) fd 3", path="/data/x", remedy="close it")
-    assert said.say([first]) == ("train: python3 (7) fd 3: matters (close it)",)
-    assert said.say([first, finding("file-a", "python3 (9) fd 3", path="/data/x")]) == ()
-    assert said.say([finding("file-b", "python3 (9) fd 3", path="/data/x")]) == ("train: python3 (9) fd 3: matters",)
+    assert said.say(said.new([first])) == ("train: python3 (7) fd 3: matters (close it)",)
+    assert said.new([first, finding("file-a", "python3 (9) fd 3", path="/data/x")]) == ()
+    assert said.say(said.new([finding("file-b", "python3 (9) fd 3", path="/data/x")])) == ("train: python3 (9) fd 3: matters",)
 
 
 def test_a_thousand_of_one_kind_are_counted():

@@ -92,6 +92,8 @@ class CheckRestore(_Message, frozen=True, tag="check-restore"):
 
     checkpoint: str
     cpu_check: Literal["features", "strict", "off"] | None = None
+    cuda_visible: str | None = None
+    """CUDA_VISIBLE_DEVICES where it is asked, which a restore from there would be given; None: it is not set."""
 
 
 class StoreList(_Message, frozen=True, tag="store-list"):

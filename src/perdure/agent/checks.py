@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Literal
 
 import msgspec
 
 from perdure import errors
-from perdure.agent.asked import Check
+from perdure.agent.asked import Check, CheckRestore
 from perdure.agent.site import Site
 from perdure.base.proc import process
 from perdure.checkpoint.criu import locate
 from perdure.checkpoint.criu.run import Criu
 from perdure.checkpoint.cuda.helper import Helper
-from perdure.checkpoint.outputs import listing
+from perdure.checkpoint.host import gpu
 from perdure.checkpoint.preflight import cpu, gpu_states
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.preflight import save as saving
@@ -26,6 +25,7 @@ from perdure.checkpoint.preflight.plan import DISKS, Plan
 from perdure.model.checkpoint import CheckpointId, Owner
 from perdure.model.finding import Finding
 from perdure.store.repository import Repository
+from perdure.supervisor import foresight
 from perdure.supervisor.record import LIVE, State, Workload
 
 
@@ -113,24 +113,20 @@ def _foreign(pid: int, owner: Owner, *, besides: int | None = None) -> int | Non
     return None
 
 
-def restore(
-    site: Site, owner: Owner, repository: Repository, chosen: CheckpointId, check: Literal["features", "strict", "off"] | None
-) -> tuple[Finding, ...]:
-    """Return what would prevent restoring `chosen` of `repository`, which is that of `owner`, here. Raises a store's errors."""
-    manifest = repository.head(chosen)
-    index = repository.read_file(chosen, listing.INDEX) if any(file.name == listing.INDEX for file in manifest.files) else None
+def restore(site: Site, owner: Owner, repository: Repository, chosen: CheckpointId, wanted: CheckRestore) -> tuple[Finding, ...]:
+    """Return what would prevent restoring `chosen` of `repository`, which is that of `owner`, as `wanted`. Raises a store's errors."""
     criu, refusal = _criu(site)
     plan = preflight.RestorePlan(
         criu=criu,
         criu_refusal=str(refusal) if refusal else None,
         criu_remedy=refusal.hint if refusal else None,
-        cpu=check or cpu.chosen(str(site.values["cpu-check"].value), site.values["cpu-check"].origin),
+        cpu=wanted.cpu_check or cpu.chosen(str(site.values["cpu-check"].value), site.values["cpu-check"].origin),
         staging=site.values["staging"].value,
         disks=(str(site.folders_of(owner).state), *DISKS),
-        included=frozenset(entry.path for entry in listing.parse(index)) if index is not None else frozenset(),
         owner=owner if owner.uid else None,
+        variables=gpu.as_variables(wanted.cuda_visible),
     )
-    return preflight.check(manifest, plan)
+    return foresight.check(repository, chosen, plan)
 
 
 def _criu(site: Site) -> tuple[Criu | None, errors.EnvironmentUnfit | None]:

@@ -185,11 +185,14 @@ def _check(what: asked.Check, deed: Deed) -> Document:
 
 @meet.register
 def _check_restore(what: asked.CheckRestore, deed: Deed) -> Document:
-    from perdure.agent import checks
+    from perdure.agent import checks, surroundings
 
     with deed.repository() as repository:
         chosen = checkpoints.choose(repository, what.checkpoint)
-        found = checks.restore(deed.site, deed.owner, repository, chosen, what.cpu_check)
+        if deed.caller.uid != 0:
+            # A restore would take place there: the control group tells which GPUs are the job's, and who may not go there is told so.
+            surroundings.put_on(surroundings.of(deed.caller))
+        found = checks.restore(deed.site, deed.owner, repository, chosen, what)
     return {"checkpoint": str(chosen), "findings": msgspec.to_builtins(found)}
 
 

@@ -11,7 +11,8 @@ from perdure.supervisor.line import Line
 from perdure.supervisor.messages import Event
 from perdure.supervisor.voice import Voice
 
-_MOST_TEXT = 500
+_MOST_TEXT = 300
+_MOST_ABOUT = 100
 """A task writes lines of at most 4 KB, and a character may take six bytes."""
 
 
@@ -43,5 +44,7 @@ class Told(Voice):
         if self._wants_events and not self._in_words:
             self._line.tell(replies.encode(Reply(event=event)))
         elif self._wants_events and event.done_bytes is None:  # how far storing is would be ten lines a second
-            brief = msgspec.structs.replace(event, text=event.text[:_MOST_TEXT])
+            brief = msgspec.structs.replace(
+                event, text=event.text[:_MOST_TEXT], about=event.about[:_MOST_ABOUT], remedy=event.remedy[:_MOST_ABOUT]
+            )
             self._line.tell(replies.encode(Reply(said=f"event {wire.encode(brief).decode()}")))

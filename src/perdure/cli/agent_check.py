@@ -10,6 +10,7 @@ import msgspec
 from perdure import errors
 from perdure.agent import asked
 from perdure.base.proc import process
+from perdure.checkpoint.host import gpu
 from perdure.cli import agent_side, console, findings
 from perdure.model.checkpoint import check_name
 from perdure.model.finding import Finding
@@ -27,7 +28,7 @@ def check(
 ) -> None:
     """Ask what would prevent saving `target`, or restoring `restore` here, and show it. Raises `errors.Findings` for a problem."""
     if restore is not None:
-        answer = agent.ask(asked.CheckRestore(checkpoint=restore, cpu_check=cpu_check))
+        answer = agent.ask(asked.CheckRestore(checkpoint=restore, cpu_check=cpu_check, cuda_visible=gpu.own()))
         what, extra = answer["checkpoint"], {"checkpoint": answer["checkpoint"]}
         nothing, refused = f"nothing prevents restoring {what} here", f"{what} cannot be restored here"
     else:

@@ -134,28 +134,24 @@ def _criu(values: dict[str, settings.Value]) -> tuple[Criu | None, errors.Enviro
 
 
 def _check_restore(common: console.Common, values: dict[str, settings.Value], which: str) -> None:
-    from perdure.checkpoint.outputs import listing
     from perdure.checkpoint.preflight import cpu
     from perdure.checkpoint.preflight import restore as preflight
     from perdure.checkpoint.preflight.plan import DISKS
     from perdure.cli import store_open
-    from perdure.supervisor import folders, place
+    from perdure.supervisor import folders, foresight, place
 
     places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
     with place.opened(store_open.locate(values)) as repository:
         chosen = store_open.choose(repository, which)
-        manifest = repository.head(chosen)
-        index = repository.read_file(chosen, listing.INDEX) if any(file.name == listing.INDEX for file in manifest.files) else None
-    criu, refusal = _criu(values)
-    plan = preflight.RestorePlan(
-        criu=criu,
-        criu_refusal=str(refusal) if refusal else None,
-        criu_remedy=refusal.hint if refusal else None,
-        cpu=cpu.chosen(str(values["cpu-check"].value), values["cpu-check"].origin),
-        staging=values["staging"].value,
-        disks=(str(places.state), *DISKS),
-        included=frozenset(entry.path for entry in listing.parse(index)) if index is not None else frozenset(),
-    )
-    found = preflight.check(manifest, plan)
+        criu, refusal = _criu(values)
+        plan = preflight.RestorePlan(
+            criu=criu,
+            criu_refusal=str(refusal) if refusal else None,
+            criu_remedy=refusal.hint if refusal else None,
+            cpu=cpu.chosen(str(values["cpu-check"].value), values["cpu-check"].origin),
+            staging=values["staging"].value,
+            disks=(str(places.state), *DISKS),
+        )
+        found = foresight.check(repository, chosen, plan)
     findings.show(common, found, nothing=f"nothing prevents restoring {chosen} here", checkpoint=str(chosen))
     findings.refuse_problems(found, what=f"{chosen} cannot be restored here", hint="each problem says what helps")

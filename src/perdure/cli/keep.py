@@ -51,19 +51,17 @@ def store(
     )
 
 
-def tell_concerns(common: console.Common, values: Mapping[str, settings.Value]) -> None:
-    """Warn a person of who else could reach the store that was named, when it is a folder, and its key.
+def tell_concerns(voice: Voice, name: str, values: Mapping[str, settings.Value]) -> None:
+    """Warn of who else could reach the store that was named, when it is a folder, and its key.
 
     A store in the state folder is as private as that.
     """
-    if common.json:
-        return
     url, key_file = values["store"].value, values["key-file"].value
     found = concerns.find(os.path.abspath(os.path.expanduser(url))) if url is not None and "://" not in url else ()
     if key_file is not None:
         found += concerns.about_key(os.path.expanduser(key_file))
     for finding in found:
-        console.note(common, f"perdure: {console.printable(f'{finding.message} ({finding.remedy})')}")
+        voice.warn(name, finding, words=f"{finding.message} ({finding.remedy})")
 
 
 def require(found: folders.Folders, name: str) -> Workload:

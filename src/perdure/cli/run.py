@@ -97,7 +97,6 @@ def run(
     if values["rates"].value is not None:
         rated.read(values["rates"].value)  # a wrong one is better told than passed over
     folders = keep.where(values)
-    keep.tell_concerns(common, values)
     wanted = Wanted(
         name=name,
         command=command,
@@ -118,7 +117,9 @@ def run(
         end_ns=end,
         metrics=keep.metrics(metrics),
     )
+    voice = keep.voice(common, events)
+    keep.tell_concerns(voice, start.name_of(wanted), values)
     try:
-        return start.run(wanted, keep.setup(values, folders), detach=detach, voice=keep.voice(common, events))
+        return start.run(wanted, keep.setup(values, folders), detach=detach, voice=voice)
     except errors.EnvironmentUnfit as error:
         raise agent_side.without(error, values) from error

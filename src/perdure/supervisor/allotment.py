@@ -12,6 +12,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import units
+from perdure.checkpoint.preflight import codes
 from perdure.supervisor.jobs import Job
 from perdure.supervisor.reactor import Reactor, Timer
 from perdure.supervisor.scheduler import Notice, Outlook, Scheduler, Standing, pause_s
@@ -42,6 +43,7 @@ class Allotment:
         reactor: Reactor,
         voice: Voice,
         *,
+        workload: str,
         end_ns: int | None,
         changed: Callable[[], None],
         noticed: Callable[[Notice], None],
@@ -50,6 +52,7 @@ class Allotment:
         self._scheduler = scheduler
         self._reactor = reactor
         self._voice = voice
+        self._workload = workload
         self._end_ns = end_ns
         self._changed = changed
         self._noticed = noticed
@@ -119,10 +122,11 @@ class Allotment:
         if self._warned or known is None or known.grace_s is None or whole_s <= known.grace_s + self.mercy_s:
             return
         self._warned = True
-        self._voice.say(
+        message = (
             f"a checkpoint took {units.format_duration(whole_s)}, a preemption leaves "
             f"{units.format_duration(known.grace_s + self.mercy_s)}: it cannot be saved then, and goes back to the checkpoint before"
         )
+        self._voice.warn(self._workload, codes.finding("process-no-time-to-save", self._workload, message), words=message)
 
     def _ask(self, scheduler: Scheduler) -> None:
         if self._timer is not None:

@@ -12,6 +12,7 @@ from perdure import errors
 from perdure.base import files, units
 from perdure.checkpoint.criu import locate
 from perdure.checkpoint.outputs import rules
+from perdure.checkpoint.preflight import codes
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import LifeEnd
 from perdure.store.lives import HeldLife
@@ -58,7 +59,7 @@ class Beginning:
             self._remember(held)
             log_path = self._folders.log(self._name)
             self._prepare_log(log_path, held)
-            streams = Console(self._plan(), Log(log_path), self._task.reactor, self._voice.say)
+            streams = Console(self._plan(), Log(log_path), self._task.reactor, self._warn_of_output)
             life = self._life(held, succession, criu)
             self._task.early.end()
             self._run(life, streams, locate.find_init(places, beside=criu))
@@ -124,7 +125,11 @@ class Beginning:
             return
         cut_bytes = resume.bring_log_back(path, self._source, epoch=held.life.epoch)
         if cut_bytes:
-            self._voice.say(f"{units.format_size(cut_bytes)} written after the checkpoint cut off the log, and kept beside it")
+            message = f"{units.format_size(cut_bytes)} written after the checkpoint cut off the log, and kept beside it"
+            self._voice.warn(self._name, codes.finding("restore-log-cut", str(path), message, path=str(path)), words=message)
+
+    def _warn_of_output(self, words: str) -> None:
+        self._voice.warn(self._name, codes.finding("host-output-lost", self._name, words), words=words)
 
     def _plan(self) -> wiring.Plan:
         if self._source is None:
@@ -173,7 +178,7 @@ class Beginning:
             if target is not None:
                 targets.append(target)
             if done:
-                self._voice.say(f"{'stdout' if descriptor == 1 else 'stderr'}: {done}")
+                self._voice.warn(self._name, codes.finding("restore-stream-changed", "stdout" if descriptor == 1 else "stderr", done))
         life.record = msgspec.structs.replace(life.record, targets=tuple(targets))
 
     def _pass_over(self, source: Source, error: errors.PerdureError) -> None:

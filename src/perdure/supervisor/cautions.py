@@ -43,15 +43,18 @@ class Cautions:
         self._name = name
         self._said: set[tuple[str, str]] = set()
 
+    def new(self, warnings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Return those of `warnings` that were not there before."""
+        return tuple(finding for finding in warnings if _is_new(finding, self._said))
+
     def say(self, warnings: Iterable[Finding]) -> tuple[str, ...]:
-        """Return the lines to say of `warnings`: those that were not said before."""
+        """Return the lines to say of `warnings`, all of them new."""
         lines: list[str] = []
         counted: dict[str, int] = {}
         for finding in warnings:
-            if _is_new(finding, self._said):
-                counted[finding.code] = counted.get(finding.code, 0) + 1
-                if counted[finding.code] <= _MOST_OF_A_CODE:
-                    lines.append(f"{self._name}: {words(finding)}")
+            counted[finding.code] = counted.get(finding.code, 0) + 1
+            if counted[finding.code] <= _MOST_OF_A_CODE:
+                lines.append(f"{self._name}: {words(finding)}")
         more = {code: count - _MOST_OF_A_CODE for code, count in counted.items() if count > _MOST_OF_A_CODE}
         return (*lines, *(f"{self._name}: and {count} more of {code}: see perdure check {self._name}" for code, count in more.items()))
 

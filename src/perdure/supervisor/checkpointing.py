@@ -185,8 +185,11 @@ class Checkpointing:
             self._finish(due, None, errors.CheckpointFailed(f"it was ended: {self._cancelled}"))
             return
         self._warnings = cautions.of(dumped.findings)
-        for line in self._cautions.say(self._warnings):
+        new = self._cautions.new(self._warnings)
+        for line in self._cautions.say(new):
             self._life.voice.say(line)
+        for finding in new:
+            self._life.voice.warn(self._life.name, finding, words="")
         self._stores, self._lost = 0, dumped.lost
         if dumped.lost:
             # What is saved is its last state: it goes on from there, and is ended here.
@@ -230,7 +233,9 @@ class Checkpointing:
         is_only_copy = due.stop and (bool(self._lost) or not tree.is_alive(self._life.tree))
         if committed is None and is_only_copy and not self._cancelled and self._stores <= len(_STORE_PAUSES_S):
             self._saving = None
-            self._life.voice.say(f"not stored: {error}; it is the only copy, so that it is stored again")
+            error = error or errors.CheckpointFailed("it was not stored")
+            words = f"not stored: {error}; it is the only copy, so that it is stored again"
+            self._life.voice.warn_of(self._life.name, error, about=str(dumped.manifest.id), words=words)
             self._reactor.after(_STORE_PAUSES_S[self._stores - 1], lambda: self._store_again(due, dumped))
             return
         if committed is None and self._lost:

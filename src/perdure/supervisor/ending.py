@@ -83,7 +83,7 @@ def record(life: Life, outcome: Outcome, voice: Voice, *, in_store: bool, by_han
     try:
         life.held.end(LifeEnd(now_ns, completed, outcome.workload_status, outcome.reason))
     except errors.StoreError as error:
-        voice.say(f"the store could not be told that this life ended: {error}")
+        voice.warn_of(life.name, error, about=life.name, words=f"the store could not be told that this life ended: {error}")
     last = life.record.last_checkpoint
     if not by_hand:
         return

@@ -16,6 +16,7 @@ import msgspec
 from perdure import errors
 from perdure.base import text, units
 from perdure.checkpoint import aftermath
+from perdure.checkpoint.preflight import codes
 from perdure.model.checkpoint import Manifest, Trigger
 from perdure.model.finding import Finding
 from perdure.supervisor import cautions, ending, messages, signals
@@ -67,7 +68,14 @@ class Keeper:
         self._console = console
         self._voice = voice
         self._allotment = Allotment(
-            scheduler, reactor, voice, end_ns=end_ns, changed=self._arm, noticed=self._announced, over=self._overdue
+            scheduler,
+            reactor,
+            voice,
+            workload=life.name,
+            end_ns=end_ns,
+            changed=self._arm,
+            noticed=self._announced,
+            over=self._overdue,
         )
         self._triggers = Triggers(life.options, now_s=now_s())
         self._checkpoints = Checkpointing(life, reactor, console, tell=self._tell, ended=self._checkpoint_ended)
@@ -242,7 +250,8 @@ class Keeper:
         self._tell(Event("committed", self._life.name, time.time_ns(), checkpoint=last, durations_s=manifest.durations_s))
         self._tell_of_rest(manifest)
         if done.problem is not None:
-            self._voice.say(f"{manifest.id} is saved, but older ones could not be removed: {done.problem}")
+            words = f"{manifest.id} is saved, but older ones could not be removed: {done.problem}"
+            self._voice.warn_of(self._life.name, done.problem, about=str(manifest.id), words=words)
         if done.due.stop:
             self._departure.to_scheduler = done.due.reason if done.due.trigger is Trigger.END else ""
             self._departure.saved(Outcome(ending.TRY_AGAIN, State.STOPPED, done.due.reason))
@@ -254,14 +263,16 @@ class Keeper:
         if manifest.stood_still and not self._is_resting:
             stopped = [f"{fact.command} ({fact.host_pid})" for fact in manifest.processes if fact.stopped]
             why = f"{', '.join(stopped)} stopped (kill -CONT lets it go on)" if stopped else "it waits for something, or hangs"
-            self._voice.say(
+            message = (
                 f"{self._life.name} has not run since the checkpoint before {manifest.id}: {why}; "
                 "what was saved before that is kept beside the newest"
             )
+            self._voice.warn(self._life.name, codes.finding("process-still", self._life.name, message), words=message)
         self._is_resting = bool(manifest.stood_still)
 
     def _failed(self, due: Due, error: errors.PerdureError) -> None:
-        self._tell(Event("failed", self._life.name, time.time_ns(), text=text.printable(str(error))))
+        said, remedy = text.printable(str(error)), text.printable(error.hint)
+        self._tell(Event("failed", self._life.name, time.time_ns(), text=said, code=error.code, remedy=remedy))
         self._askers.refuse(error)
         if isinstance(error, errors.WorkloadLost):
             self._lost(error)
@@ -270,7 +281,7 @@ class Keeper:
         if due.stop and due.trigger is not Trigger.END:
             if self._askers.are_there and not self._departure.is_asked_for:
                 return  # who asked for it has been told, and the workload goes on
-            self._voice.say(f"no checkpoint: {error}; passing SIGTERM on")
+            self._voice.say(f"no checkpoint: {error}; passing SIGTERM on")  # programs have heard that it failed
             self._departure.end("SIGTERM, and no checkpoint could be made", self._life.options.grace_s)
             return
         is_put_off = isinstance(error, errors.CheckpointLater)

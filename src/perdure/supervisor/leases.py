@@ -104,5 +104,6 @@ class Lease:
             return False
         if not self._said:
             self._said = True
-            self._voice.say(f"the store does not take the sign of life: {error}; trying again")
+            words = f"the store does not take the sign of life: {error}; trying again"
+            self._voice.warn_of(self._life.name, error, about=self._life.place.url, words=words)
         return True

@@ -111,7 +111,7 @@ class Life:
             write()
         except errors.OutputError as error:
             if not self._said:
-                self.voice.say(f"{error}; the workload goes on")
+                self.voice.warn_of(self.name, error, about=self.name, words=f"{error}; the workload goes on")
             self._said = True
         else:
             self._said = False

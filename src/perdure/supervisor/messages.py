@@ -45,7 +45,7 @@ Request = Status | Checkpoint | Stop | Suspend | Resume
 
 
 class Event(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
-    """Something that goes on. `phase`: check, freeze, store, commit, committed, failed, ended, …"""
+    """Something that goes on. `phase`: check, freeze, store, commit, committed, failed, ended, …; a ``warning`` is no step of it."""
 
     phase: str
     workload: str
@@ -55,6 +55,12 @@ class Event(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
     total_bytes: int | None = None
     checkpoint: LastCheckpoint | None = None
     durations_s: dict[str, float] = {}
+    code: str = ""
+    """Of a warning and of a failure: what kind it is, a finding's or an error's code."""
+    about: str = ""
+    """The thing that a warning is about."""
+    remedy: str = ""
+    """What can be done; empty: nothing, or nobody knows."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer", omit_defaults=True):

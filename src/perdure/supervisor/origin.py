@@ -61,7 +61,7 @@ class Origin:
                 try:
                     is_there = restoring.fetch(self._repository, besides=besides)
                 except errors.CheckpointDamaged as error:
-                    self._voice.say(str(error))
+                    self._voice.warn_of(self._name, error, about=str(checkpoint), words=str(error))
                     self._damage.add(checkpoint, error)
                     continue
                 if is_there:
@@ -79,7 +79,10 @@ class Origin:
         """Say why an older checkpoint is tried."""
         while self._damage.untold:
             checkpoint = self._damage.untold.pop()
-            self._voice.say(f"{checkpoint} cannot be restored: {self._damage.outlived[checkpoint]}; trying an older one")
+            error = self._damage.outlived[checkpoint]
+            self._voice.warn_of(
+                self._name, error, about=str(checkpoint), words=f"{checkpoint} cannot be restored: {error}; trying an older one"
+            )
 
     def _candidates(self) -> tuple[CheckpointId, ...]:
         wanted, known = self._wanted, self._database.get(self._name)

@@ -21,6 +21,7 @@ from perdure.base.proc import machine, process
 from perdure.checkpoint import dump, tree
 from perdure.checkpoint import machine as steps
 from perdure.checkpoint.criu import netlock, run
+from perdure.checkpoint.preflight import codes
 from perdure.checkpoint.tree import Tree
 from perdure.supervisor import gpus
 from perdure.supervisor.folders import Folders
@@ -75,7 +76,7 @@ def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool
     if operation.staging is not None and is_staged and os.path.isdir(operation.staging):
         run_id = run.read_run_id(os.path.join(operation.staging, "criu", "dump.log"))
         netlock.release(run_id)
-        voice.say(f"clearing away a {operation.kind} that was cut off; what was saved before is untouched")
+        _tell(operation.workload, f"clearing away a {operation.kind} that was cut off; what was saved before is untouched", voice)
         shutil.rmtree(operation.staging, ignore_errors=True)
     if operation.pid is not None and operation.start_ticks is not None and operation.boot_id == boot_id:
         left = Tree(operation.pid, operation.start_ticks)
@@ -83,6 +84,10 @@ def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool
             _let_go_on(left, run_id, voice)  # it does not end with its supervisor, and may have been left standing still
         else:
             _end(left)
+
+
+def _tell(name: str, message: str, voice: Voice) -> None:
+    voice.warn(name, codes.finding("process-left-behind", name, message), words=message)
 
 
 def _let_go_on(left: Tree, run_id: str, voice: Voice) -> None:
@@ -145,7 +150,7 @@ def _end_tree(record: Workload, boot_id: str, voice: Voice, adopting: int | None
             f"process {record.pid} of {record.name} runs on without its supervisor",
             hint=f"keep it again: perdure run --name {record.name} --adopt {record.pid}; or end it first",
         )
-    voice.say(f"ending what a supervisor that was killed left of {record.name}")
+    _tell(record.name, f"ending what a supervisor that was killed left of {record.name}", voice)
     _end(left)
 
 

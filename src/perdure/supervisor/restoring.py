@@ -28,8 +28,8 @@ from perdure.checkpoint.criu import calls
 from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.machine import Event, Instruction
 from perdure.checkpoint.outputs import bring_back, listing, trees
+from perdure.checkpoint.preflight import codes, writers
 from perdure.checkpoint.preflight import restore as preflight
-from perdure.checkpoint.preflight import writers
 from perdure.checkpoint.restore import RestoreOptions
 from perdure.checkpoint.tree import Tree
 from perdure.model.checkpoint import Manifest, Part
@@ -38,13 +38,12 @@ from perdure.store import locks
 from perdure.store.owners import Linux
 from perdure.store.repository import Repository
 from perdure.store.streaming import Streams
-from perdure.supervisor import cautions, engine, folders, launching, motion, place, probing, resume
+from perdure.supervisor import engine, folders, launching, motion, place, probing, resume
 from perdure.supervisor.life import Life
 from perdure.supervisor.progress import Progress
 from perdure.supervisor.record import Operation, State
 from perdure.supervisor.resume import Source
 from perdure.supervisor.task import Task
-from perdure.supervisor.voice import Voice
 
 _WORK = "criu"
 
@@ -182,7 +181,8 @@ class Restoring:
             staging.remove(self._folder)
         except OSError as error:
             # No reason to end a workload that runs, or to hide why it does not.
-            self._voice.say(f"{self._folder} cannot be removed ({error.strerror}); it is not needed any more")
+            message = f"{self._folder} cannot be removed ({error.strerror}); it is not needed any more"
+            self._voice.warn(self.manifest.id.workload, codes.finding("host-staging-left", str(self._folder), message), words=message)
 
     @contextlib.contextmanager
     def _reading(self, life: Life) -> Iterator[Streams | None]:
@@ -230,7 +230,7 @@ class Restoring:
 
     def _put_on(self, life: Life, root: int) -> None:
         if self.manifest.placed is not msgspec.UNSET:
-            _refuse(placing.put_on(root, self.manifest.placed), life.voice)
+            _refuse(placing.put_on(root, self.manifest.placed), life)
 
     def _run_while_reading(self, life: Life, options: RestoreOptions, memory: Streams) -> Tree:
         """Let CRIU work while memory is read. Where that fails although the store is whole, read all of it and try once more."""
@@ -245,7 +245,8 @@ class Restoring:
         except errors.RestoreRefused:
             raise
         except errors.RestoreFailed as error:
-            self._voice.say(f"{error}; trying once more with all of it read before")
+            words = f"{error}; trying once more with all of it read before"
+            self._voice.warn_of(self.manifest.id.workload, error, about=str(self.source.id), words=words)
         self._progress.enter("fetch", total_bytes=sum(sizes.values()))
         life.repository.extract(self.source.id, self._folder, names=sizes, progress=self._progress.reach)
         shutil.rmtree(work)
@@ -272,24 +273,24 @@ def _check(life: Life, manifest: Manifest, included: frozenset[str], contents: P
         owner=life.owner,
         variables=life.variables,
     )
-    _refuse((*preflight.check(manifest, plan), *writers.check(manifest.outputs, contents, life.owner)), life.voice)
+    _refuse((*preflight.check(manifest, plan), *writers.check(manifest.outputs, contents, life.owner)), life)
 
 
 def _put_back(life: Life, manifest: Manifest, contents: Path) -> None:
     """Bring files back to the checkpoint. Raises `errors.RestoreRefused`."""
     of_init, of_owner = carried.apart(manifest)
-    _refuse(temporary.make(temporary.of(manifest), life.owner), life.voice)
-    _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), life.voice)
-    _refuse(carried.put_back(of_init, contents, epoch=life.epoch, shared=True), life.voice)
-    _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), life.voice)
-    _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents, owner=life.owner), life.voice)
+    _refuse(temporary.make(temporary.of(manifest), life.owner), life)
+    _refuse(trees.put_back(contents, epoch=life.epoch, owner=life.owner), life)
+    _refuse(carried.put_back(of_init, contents, epoch=life.epoch, shared=True), life)
+    _refuse(carried.put_back(of_owner, contents, epoch=life.epoch, owner=life.owner), life)
+    _refuse(bring_back.bring_back(manifest.outputs, epoch=life.epoch, contents=contents, owner=life.owner), life)
 
 
-def _refuse(findings: tuple[Finding, ...], voice: Voice) -> None:
+def _refuse(findings: tuple[Finding, ...], life: Life) -> None:
     """Tell of `findings`, and raise `errors.RestoreRefused` when one of them is a problem."""
     found = problems(findings)
     if found:
         raise errors.RestoreRefused(engine.summary(found), hint=found[0].remedy or "see perdure check --restore", findings=findings)
     for finding in findings:
         if finding.severity is Severity.WARNING:
-            voice.say(cautions.words(finding))
+            life.voice.warn(life.name, finding)

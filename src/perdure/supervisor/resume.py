@@ -56,7 +56,7 @@ def head(repository: Repository, checkpoint: CheckpointId, voice: Voice) -> Mani
     try:
         return repository.head(checkpoint)
     except (errors.StoreCorrupt, errors.WorkloadMissing) as error:
-        voice.say(f"{checkpoint} cannot be used: {error}")
+        voice.warn_of(checkpoint.workload, error, about=str(checkpoint), words=f"{checkpoint} cannot be used: {error}")
         return None
 
 
@@ -113,8 +113,8 @@ def take_out(
             return Source(repository.extract(manifest.id, folder, names=names, progress=reached), str(folder), tuple(besides))
         except errors.StoreCorrupt as error:
             raise damaged(manifest.id, error) from error
-        except errors.WorkloadMissing:
-            voice.say(f"{manifest.id} was removed meanwhile")
+        except errors.WorkloadMissing as error:
+            voice.warn_of(manifest.id.workload, error, about=str(manifest.id), words=f"{manifest.id} was removed meanwhile")
     return None
 
 

@@ -45,7 +45,7 @@ def run(wanted: Wanted, setup: Setup, *, detach: bool, voice: Voice) -> int:
 
     With `detach` it returns 0 as soon as the workload runs. Raises what forbids it; nothing runs then.
     """
-    name = _name(wanted)
+    name = name_of(wanted)
     if wanted.owner is not None:
         _prepare_for_owner(wanted)
     setup.folders.make(name)
@@ -74,7 +74,8 @@ def _prepare_for_owner(wanted: Wanted) -> None:
     acting.leave_keyring()
 
 
-def _name(wanted: Wanted) -> str:
+def name_of(wanted: Wanted) -> str:
+    """Return the name of the workload that is wanted. Raises for one that is none."""
     if wanted.name is not None:
         return model.check_name(wanted.name)  # it becomes part of paths, and may be a user's word
     return naming.derive(wanted.command or process.command_line(wanted.adopt or 0), wanted.working_directory)
@@ -141,7 +142,7 @@ class _Start:
                     return ended if isinstance(ended, int) else self._pass_on(record, ended)
                 except errors.CheckpointDamaged as error:
                     # Nothing runs, and the damaged one is not taken again: each turn there is one candidate less.
-                    self._voice.say(str(error))
+                    self._voice.warn_of(self._name, error, about=self._name, words=str(error))
                 except errors.RestoreRefused as error:
                     if not any(error is known for known in task.damage.outlived.values()):
                         raise
@@ -156,7 +157,7 @@ class _Start:
                 found = rated.mttf_s(rated.read(self._setup.rates), self._wanted.environment)
             except errors.InputError as error:
                 # The site's mistake, which keeps nobody from running.
-                self._voice.say(f"{error.in_words}; it is passed over")
+                self._voice.warn_of(self._name, error, about=self._setup.rates, words=f"{error.in_words}; it is passed over")
             else:
                 if found is not None:
                     seconds, self._rated_for = found

@@ -10,6 +10,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base import units
+from perdure.checkpoint.preflight import codes
 from perdure.model.checkpoint import CheckpointId, Life, LifeEnd
 from perdure.store import lives
 from perdure.store.lives import HeldLife
@@ -99,6 +100,7 @@ class Succession:
             if epoch not in told:
                 told.add(epoch)
                 who = f"its life {life.epoch} on {life.hostname}" if life else "a life of it that cannot be read"
-                self._voice.say(f"{who} gave no sign of its end: watching for {units.format_duration(left_s)} whether it still lives")
+                message = f"{who} gave no sign of its end: watching for {units.format_duration(left_s)} whether it still lives"
+                self._voice.warn(self._workload, codes.finding("store-life-unended", who, message), words=message)
 
         return waiting

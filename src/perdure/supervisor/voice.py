@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from perdure import errors
 from perdure.base import text
-from perdure.supervisor import wire
+from perdure.model.finding import Finding
+from perdure.supervisor import cautions, wire
 from perdure.supervisor.messages import Event
 from perdure.supervisor.outward import Outward
 from perdure.supervisor.progress import Readout
@@ -46,6 +48,31 @@ class Voice:
         self.clear()
         if not self._quiet and not self._as_json:
             self._stderr.write(f"perdure: {text.printable(words)}" + ("\r\n" if self.is_raw() else "\n"))
+
+    def warn(self, workload: str, finding: Finding, *, words: str | None = None) -> None:
+        """Warn of `finding`: a person in `words` (None: in its own; empty: not at all), and programs by an event."""
+        told = cautions.words(finding) if words is None else words
+        if told:
+            self.say(told)
+        remedy = finding.remedy or ""
+        self.event(
+            Event("warning", workload, time.time_ns(), text=finding.message, code=finding.code, about=finding.subject, remedy=remedy)
+        )
+
+    def warn_of(self, workload: str, error: errors.PerdureError, *, about: str, words: str) -> None:
+        """Say `words` of an `error` that was met and is got over, and tell programs of it."""
+        self.say(words)
+        self.event(
+            Event(
+                "warning",
+                workload,
+                time.time_ns(),
+                text=text.visible(str(error)),
+                code=error.code,
+                about=text.visible(about),
+                remedy=text.visible(error.hint),
+            )
+        )
 
     def progress(self, event: Event) -> None:
         """Tell programs of `event`, and show a person how far it is."""

@@ -160,6 +160,16 @@ def _beyond(told: Told) -> tuple[Device, ...] | None:
     return whole.devices if whole.driver else None
 
 
+def own() -> str | None:
+    """Return CUDA_VISIBLE_DEVICES of this process; None: it is not set."""
+    return os.environ.get(_VISIBLE)
+
+
+def as_variables(value: str | None) -> dict[str, str]:
+    """Return variables in which CUDA_VISIBLE_DEVICES is `value`; none for None."""
+    return {} if value is None else {_VISIBLE: value}
+
+
 def visible(variables: Mapping[str, str]) -> str | None:
     """Return CUDA_VISIBLE_DEVICES of an owner's `variables`, or else of this process; None: it is not set."""
     return variables.get(_VISIBLE, os.environ.get(_VISIBLE))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from perdure import errors
 from perdure.base import acting, linkless, text
@@ -26,23 +27,33 @@ from perdure.model.finding import Finding
 _Foresee = Callable[[], Change]
 
 
-def check(outputs: Iterable[OutputFile], contents: Path, owner: Owner | None) -> tuple[Finding, ...]:
+class _Candidate(NamedTuple):
+    """A file that may be changed."""
+
+    file: File
+    stored_as: str | None
+    """Name of its copy in the checkpoint; None: it has none, or that is not looked at."""
+    foresee: _Foresee
+
+
+def check(
+    outputs: Iterable[OutputFile], contents: Path, owner: Owner | None, *, fetch: Callable[[Collection[str]], None] = lambda _names: None
+) -> tuple[Finding, ...]:
     """Return a finding for each file that would be changed while others write to it; readers do not count.
 
-    `outputs` are those of the checkpoint whose files lie in `contents`; they are looked for with the rights of `owner`.
+    `outputs` are those of the checkpoint whose files lie in `contents`; they are looked for with the rights of `owner`. Where but the
+    list of what was included lies there yet, `fetch` is called with the names of those files that are needed.
     """
-    found: dict[str, tuple[File, _Foresee]] = {}
-    for path, foresee in (*_included(contents, owner), *_recorded(outputs, contents, owner)):
+    found: dict[str, _Candidate] = {}
+    for path, stored_as, foresee in (*_included(contents, owner), *_recorded(outputs, contents, owner)):
         there = None if path in found else _at(path, owner)
         if there is not None:
-            found[path] = (there, foresee)
+            found[path] = _Candidate(there, stored_as, foresee)
     own = frozenset(_own_files())
-    written = holders.writers(frozenset(file for file, _ in found.values()) - own, besides=_own_pids())
-    return tuple(
-        told
-        for path, (file, foresee) in found.items()
-        if file in written and (told := _judge(path, _foreseen(foresee), written[file])) is not None
-    )
+    written = holders.writers(frozenset(one.file for one in found.values()) - own, besides=_own_pids())
+    looked_at = {path: one for path, one in found.items() if one.file in written}
+    fetch([one.stored_as for one in looked_at.values() if one.stored_as is not None])
+    return tuple(told for path, one in looked_at.items() if (told := _judge(path, _foreseen(one.foresee), written[one.file])) is not None)
 
 
 def _judge(path: str, change: Change, writers: tuple[Writer, ...]) -> Finding | None:
@@ -60,25 +71,25 @@ def _judge(path: str, change: Change, writers: tuple[Writer, ...]) -> Finding | 
     return finding("restore-output-in-use", path, message, pid=first.pid, path=path)
 
 
-def _included(contents: Path, owner: Owner | None) -> Iterator[tuple[str, _Foresee]]:
+def _included(contents: Path, owner: Owner | None) -> Iterator[tuple[str, str | None, _Foresee]]:
     for entry in listing.read(contents):
 
         def foresee(entry: listing.Entry = entry) -> Change:
             is_left = entry.kind == "file" and trees.is_as_included(entry, contents, owner)
             return Change.NONE if is_left else Change.REWRITE
 
-        yield entry.path, foresee
+        yield entry.path, entry.stored_as, foresee
 
 
-def _recorded(outputs: Iterable[OutputFile], contents: Path, owner: Owner | None) -> Iterator[tuple[str, _Foresee]]:
+def _recorded(outputs: Iterable[OutputFile], contents: Path, owner: Owner | None) -> Iterator[tuple[str, str | None, _Foresee]]:
     for output in outputs:
 
         def foresee(output: OutputFile = output) -> Change:
             return bring_back.change(output, contents=contents, owner=owner)
 
-        yield text.original(output.path), foresee
+        yield text.original(output.path), output.stored_as, foresee
         for path in output.without:
-            yield text.original(path), lambda: Change.REWRITE  # what came after the checkpoint is moved away
+            yield text.original(path), None, lambda: Change.REWRITE  # what came after the checkpoint is moved away
 
 
 def _foreseen(foresee: _Foresee) -> Change:

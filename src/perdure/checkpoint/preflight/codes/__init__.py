@@ -6,7 +6,7 @@ A code is stable: programs decide on it. Its severity and its remedy stand here,
 from __future__ import annotations
 
 from perdure.base import text
-from perdure.checkpoint.preflight.codes import files, gpu, network, processes, resources, restoring
+from perdure.checkpoint.preflight.codes import files, gpu, keeping, network, processes, resources, restoring
 from perdure.checkpoint.preflight.codes.code import Code, Group
 from perdure.model.finding import Finding
 
@@ -21,6 +21,7 @@ GROUPS: tuple[Group, ...] = (
     restoring.GROUP,
     gpu.RESTORING,
     gpu.MACHINE,
+    keeping.GROUP,
 )
 
 CODES: dict[str, Code] = {code.name: code for group in GROUPS for code in group.codes}
