@@ -40,6 +40,33 @@ def working_criu() -> Criu:
     return locate.find(locate.places(settings.load({}, working_directory=Path("/")), environ))
 
 
+HOLDS_PROC = """
+import os, sys, threading, time
+threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+child = os.fork()
+if child == 0:
+    time.sleep(1e6)
+me = os.getpid()
+paths = ["/proc/self/status", f"/proc/{me}/task/{me}/comm", f"/proc/{child}/status", "/proc/self/smaps_rollup"]
+held = {path: open(path) for path in paths}
+folders = [os.open(path, os.O_RDONLY) for path in ("/proc/self/fd", "/proc/self/task")]
+number = 0
+while True:
+    number += 1
+    told = []
+    for path, file in held.items():
+        file.seek(0)
+        text = file.read()
+        told.append(len(text) > 0)
+        if path.endswith("status"):
+            told.append(f"Pid:\\t{child if str(child) in path else me}\\n" in text)
+    told.append(len(os.listdir(folders[1])) == 2)
+    print(number, all(told), flush=True)
+    time.sleep(0.01)
+"""
+"""Holds files of its own processes in /proc, and says whether they are still what they were."""
+
+
 @contextlib.contextmanager
 def alone_with_links() -> Iterator[None]:
     """Wait until no other test is in here: CRIU's links to files in /dev/shm that lost a name are called the same in every dump."""

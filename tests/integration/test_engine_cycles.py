@@ -15,7 +15,7 @@ from pathlib import Path
 
 import ports
 import pytest
-from engine import WAIT_S, Workload, forbid_mounts
+from engine import HOLDS_PROC, WAIT_S, Workload, forbid_mounts
 from supervised import wait_for
 
 from perdure import errors
@@ -360,32 +360,6 @@ def test_a_workload_finds_itself_in_proc_in_every_life_and_while_it_is_saved(tmp
         assert {line.split(maxsplit=1)[1] for line in workload.lines()[:100]} == {"True True cpu "}
 
 
-HOLDS_PROC = """
-import os, sys, threading, time
-threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
-child = os.fork()
-if child == 0:
-    time.sleep(1e6)
-me = os.getpid()
-paths = ["/proc/self/status", f"/proc/{me}/task/{me}/comm", f"/proc/{child}/status", "/proc/self/smaps_rollup"]
-held = {path: open(path) for path in paths}
-folders = [os.open(path, os.O_RDONLY) for path in ("/proc/self/fd", "/proc/self/task")]
-number = 0
-while True:
-    number += 1
-    told = []
-    for path, file in held.items():
-        file.seek(0)
-        text = file.read()
-        told.append(len(text) > 0)
-        if path.endswith("status"):
-            told.append(f"Pid:\\t{child if str(child) in path else me}\\n" in text)
-    told.append(len(os.listdir(folders[1])) == 2)
-    print(number, all(told), flush=True)
-    time.sleep(0.01)
-"""
-
-
 def test_files_of_its_own_processes_in_proc_are_held_on(tmp_path: Path):
     with Workload.python(tmp_path, HOLDS_PROC) as workload:
         for at in (5, 40, 80):
@@ -420,6 +394,32 @@ def test_files_of_proc_that_nobody_can_open_again_are_refused(tmp_path: Path, op
         (told,) = problems(save.check(workload.tree.pid, SavePlan(criu=workload.criu)))
         assert told.code == "file-of-process"
         assert why in told.message
+        # What is opened after that look is met at the freeze.
+        with pytest.raises(errors.CheckpointLater, match=why):
+            workload.dump()
+        assert tree.is_alive(workload.tree)
+
+
+def test_files_of_its_own_processes_come_back_only_where_it_has_a_proc_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with Workload.python(tmp_path, HOLDS_PROC) as workload:
+        workload.wait_for("\n5 ")
+        dumped = workload.dump()
+        workload.end()
+        with monkeypatch.context() as patch:
+            forbid_mounts(tmp_path, patch)
+            with pytest.raises(errors.RestoreRefused, match="file-of-process"):
+                workload.restore(dumped)
+        workload.restore(dumped)
+        workload.wait_for("\n60 ")
+
+
+def test_where_nothing_may_be_mounted_none_of_its_files_in_proc_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    forbid_mounts(tmp_path, monkeypatch)
+    with Workload.python(tmp_path, "import time\nheld = open('/proc/self/status')\nprint('up', flush=True)\ntime.sleep(1e6)") as workload:
+        workload.wait_for("up")
+        with pytest.raises(errors.CheckpointLater, match="file-of-process"):
+            workload.dump()
+        assert tree.is_alive(workload.tree)
 
 
 def test_where_nothing_may_be_mounted_a_workload_lives_with_the_proc_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,13 +11,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from engine import Workload, alone_with_links
+from engine import HOLDS_PROC, Workload, alone_with_links
 from owners import OTHER, PYTHON, USER, home, needs_root
 
 from perdure import errors
 from perdure.base.proc import process
 from perdure.checkpoint import carried, ghosts, guard, identity, tree
 from perdure.checkpoint.images import container, openfiles, wire
+from perdure.checkpoint.preflight import save
+from perdure.checkpoint.preflight.plan import Plan as SavePlan
+from perdure.model.finding import problems
 
 __all__ = ["home"]
 
@@ -454,6 +457,34 @@ def test_a_file_that_lives_on_under_another_name_is_saved_where_the_user_cannot_
                 workload.cycle()
     finally:
         (home / second).unlink(missing_ok=True)
+
+
+@pytest.mark.criu
+def test_files_of_its_own_processes_in_proc_are_held_on(home):
+    with Workload.python(home, HOLDS_PROC, owner=USER) as workload:
+        for at in (5, 40, 80):
+            workload.wait_for(f"\n{at} ")
+            assert problems(save.check(workload.tree.pid, SavePlan(criu=workload.criu, owner=USER))) == ()
+            workload.cycle()
+        workload.wait_for("\n100 ")
+        assert {line.split(maxsplit=1)[1] for line in workload.lines()[:-1]} == {"True"}
+
+
+@pytest.mark.criu
+@pytest.mark.parametrize(
+    ("opened", "why"), [("'/proc/1/status'", "of the init, which is root's"), ("'/proc/self/comm', 'w'", "open for writing")]
+)
+def test_files_of_proc_that_root_would_open_for_more_than_the_user_may_are_not_saved(home, opened, why):
+    script = f"import time; held = open({opened}); print('up', flush=True); time.sleep(600)"
+    with Workload.python(home, script, owner=USER) as workload:
+        workload.wait_for("up")
+        (told,) = problems(save.check(workload.tree.pid, SavePlan(criu=workload.criu, owner=USER)))
+        assert told.code == "file-of-process"
+        assert why in told.message
+        # What is opened after that look is met at the freeze.
+        with pytest.raises(errors.CheckpointLater, match=why):
+            workload.dump()
+        assert tree.is_alive(workload.tree)
 
 
 def test_whose_a_path_is():

@@ -1,10 +1,13 @@
-"""Folders for temporary files that only a socket, a working directory or a descriptor of the workload lies in: they are made again."""
+"""Folders for temporary files that only a socket, a working directory or a descriptor of the workload lies in, and named pipes: they are
+made again."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,12 +55,20 @@ def site() -> Iterator[Site]:
 @pytest.fixture
 def stopped(site: Site) -> Site:
     """A site whose workload was saved and given up."""
+    return stop(site, SERVE)
+
+
+def stop(site: Site, program: str) -> Site:
     if not rules.is_volatile(f"{site.work}/"):
         pytest.skip("temporary files lie in an unusual folder")
-    (site.work / "serve.py").write_text(SERVE)
+    (site.work / "serve.py").write_text(program)
     (site.work / "scratch").mkdir(mode=0o711)
     process = site.start(*RUN)
     wait_for(lambda: site.log("a") == b"up\n" or process.poll() is not None)
+    return leave(site, process)
+
+
+def leave(site: Site, process: subprocess.Popen[bytes]) -> Site:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 75, err.decode()
@@ -106,3 +117,72 @@ def test_something_else_where_a_socket_was_is_not_removed(stopped: Site):
     assert listener.read_text() == "somebody's"
     listener.unlink()
     goes_on(stopped)
+
+
+PIPE = """
+import os, time
+os.umask(0)
+os.mkfifo("scratch/pipe", 0o620)
+os.chown("scratch/pipe", 17, 18)
+ours = os.open("scratch/pipe", os.O_RDWR)
+child = os.fork()
+if child == 0:
+    theirs = os.open("scratch/pipe", os.O_WRONLY)
+    os.close(ours)
+    os.write(theirs, b"unread ")
+    while not os.path.exists("hurry"):
+        time.sleep(0.02)
+    os.write(theirs, b"and more")
+    os._exit(0)
+print("up", flush=True)
+os.waitpid(child, 0)
+print(os.read(ours, 100), flush=True)
+"""
+
+
+@pytest.fixture
+def piped(site: Site) -> Site:
+    """A site whose workload, which talks over a named pipe, was saved and given up."""
+    return stop(site, PIPE)
+
+
+def pipe_ends_well(site: Site) -> None:
+    (site.work / "hurry").touch()
+    again = site.run(*RUN)
+    assert again.returncode == 0, again.stderr.decode()
+    assert site.log("a").splitlines() == [b"up", b"b'unread and more'"]
+
+
+def test_a_named_pipe_is_made_again_in_each_life(piped: Site):
+    place = piped.work / "scratch/pipe"
+    for _ in range(2):
+        shutil.rmtree(piped.work / "scratch")
+        tried = piped.run("store", "verify", "--restore", "a")
+        assert tried.returncode == 0, tried.stderr.decode()
+        assert not place.exists()
+        process = piped.start(*RUN)
+        wait_for(lambda process=process: piped.ps("a")["state"] == "running" or process.poll() is not None)
+        leave(piped, process)
+        there = place.lstat()
+        assert (stat.S_IFMT(there.st_mode), stat.S_IMODE(there.st_mode), there.st_uid, there.st_gid) == (stat.S_IFIFO, 0o620, 17, 18)
+    place.unlink()
+    pipe_ends_well(piped)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_something_else_where_a_named_pipe_was_is_left_alone(piped: Site, tmp_path: Path, kind: str):
+    place = piped.work / "scratch/pipe"
+    place.unlink()
+    if kind == "file":
+        place.write_text("somebody's")
+    else:
+        os.mkfifo(tmp_path / "another")
+        place.symlink_to(tmp_path / "another")
+    before = place.lstat()
+    refused = piped.run(*RUN)
+    assert refused.returncode == 22
+    assert f"restore-pipe-taken: {place}: " in refused.stderr.decode()
+    after = place.lstat()
+    assert (after.st_ino, after.st_size, after.st_mode) == (before.st_ino, before.st_size, before.st_mode)
+    place.unlink()
+    pipe_ends_well(piped)

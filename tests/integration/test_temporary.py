@@ -1,4 +1,4 @@
-"""Folders for temporary files: made again as they were, never through a link, and no stranger's taken for one's own."""
+"""Folders for temporary files, and named pipes: made again as they were, never through a link, and no stranger's taken for one's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from owners import OTHER, USER, needs_root
 
 from perdure.checkpoint import temporary
-from perdure.model.checkpoint import Folder
+from perdure.model.checkpoint import Folder, NamedPipe
 from perdure.model.finding import Finding
 
 pytestmark = needs_root
@@ -93,3 +93,39 @@ def test_the_folder_for_temporary_files_may_be_a_link_here_and_what_is_there_is_
     assert [code for code, _, _ in codes(temporary.make([wanted]))] == ["restore-folder-failed"]
     (scratch / "own").mkdir()
     assert temporary.make([wanted]) == ()
+
+
+def pipe(path: Path, mode: int = 0o640, uid: int = 0, gid: int = 0) -> NamedPipe:
+    return NamedPipe(str(path), mode, uid, gid)
+
+
+@pytest.mark.parametrize("owner", [None, USER])
+def test_a_named_pipe_is_made_with_the_rights_of_whom_it_is_for(scratch: Path, owner):
+    own = pipe(scratch / "own", 0o622, owner.uid, owner.groups[1]) if owner else pipe(scratch / "own", 0o622, 17, 18)
+    old = os.umask(0o077)
+    try:
+        assert temporary.make([own, pipe(scratch / "roots")], owner) == ()
+    finally:
+        os.umask(old)
+    assert stat.S_ISFIFO((scratch / "own").lstat().st_mode)
+    assert looks(scratch / "own") == (own.mode, own.uid, own.gid)
+    assert sorted(os.listdir(scratch)) == (["own"] if owner else ["own", "roots"])
+    before = (scratch / "own").lstat()
+    assert temporary.make([own], owner) == ()
+    assert (scratch / "own").lstat() == before
+
+
+def test_nothing_else_is_taken_for_a_named_pipe(scratch: Path, tmp_path: Path):
+    os.mkfifo(tmp_path / "elsewhere")
+    (scratch / "link").symlink_to(tmp_path / "elsewhere")
+    (scratch / "broken").symlink_to(tmp_path / "nothing")
+    (scratch / "through").symlink_to(tmp_path)
+    (scratch / "file").touch()
+    os.mkfifo(scratch / "strangers")
+    os.chown(scratch / "strangers", OTHER.uid, OTHER.gid)
+    names = ("link", "broken", "file", "strangers", "through/elsewhere", "file/below")
+    assert [code for code, _, _ in codes(temporary.make([pipe(scratch / name) for name in names]))] == [
+        *["restore-pipe-taken"] * 4,
+        *["restore-pipe-failed"] * 2,
+    ]
+    assert os.listdir(tmp_path) == ["elsewhere"]

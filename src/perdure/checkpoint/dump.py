@@ -22,14 +22,14 @@ import msgspec
 from perdure import errors
 from perdure.base.proc import process
 from perdure.base.proc.exits import Exits
-from perdure.checkpoint import aftermath, connections, guard, identity, links, remaps, statistics, streams, tree, views
+from perdure.checkpoint import aftermath, connections, guard, identity, links, of_process, remaps, statistics, streams, tree, views
 from perdure.checkpoint.criu import netlock, repair, run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result, Running
 from perdure.checkpoint.frozen import SCRIPT, AtFreeze, Frozen
 from perdure.checkpoint.images import inventory
 from perdure.checkpoint.tree import Process, Tree
 from perdure.model.checkpoint import Owner, ProcessFact, Stream
-from perdure.model.finding import problems
+from perdure.model.finding import Finding, problems
 
 STANDING = ("--file-locks", "--link-remap", "--ext-unix-sk", "--manage-cgroups=ignore")
 """Options of every dump and restore: safe together, and each the cure of a refusal that real programs meet."""
@@ -106,7 +106,8 @@ def dump(
     an option that is safe to give is tried once more with it, and one that another workload's is in the way of for some seconds.
 
     Raises `errors.CheckpointFailed` with CRIU's reason, `errors.CheckpointRefused` for a user's tree that has other rights than the user,
-    `errors.WorkloadLost`, `errors.ProcessGone` when the tree has ended.
+    `errors.CheckpointLater` for one that has a file of /proc open which could not be opened again, `errors.WorkloadLost`,
+    `errors.ProcessGone` when the tree has ended.
     """
     attempts = _Attempts(root, staging, options, at_freeze=at_freeze, criu=criu, begun=begun)
     tcp, ghosts = _tcp_options(root, options), GHOST_LIMIT
@@ -272,6 +273,7 @@ class _Attempts:
         began = time.monotonic()
         facts = tree.facts(self._root)
         self._facts = tuple(msgspec.structs.replace(fact, stopped=fact.host_pid in self._stopped) for fact in facts)
+        _put_off(of_process.check(self._images, sees_own_proc=self._is_inside, owner=self._options.owner))
         if self._options.owner is not None:
             _refuse_others(self._images, self._options.owner)
         links.keep(self._images, self._options.owner)
@@ -306,6 +308,12 @@ def _opened(folder: Path, stack: contextlib.ExitStack) -> int:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     stack.callback(os.close, descriptor)
     return descriptor
+
+
+def _put_off(found: tuple[Finding, ...]) -> None:
+    """Refuse images that could not be brought back since the tree was met with something that it has open for a moment only."""
+    if found:
+        raise errors.CheckpointLater(f"{found[0].code}: {found[0].subject}: {found[0].message}", hint=f"try again; or {found[0].remedy}")
 
 
 def _refuse_others(images: Path, owner: Owner) -> None:

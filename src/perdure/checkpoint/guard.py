@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from pathlib import Path
 
 from perdure import errors
 from perdure.base import acting, linkless, text
 from perdure.base.proc import mappings, mounts, process
-from perdure.checkpoint.images import paths
+from perdure.checkpoint import of_process, views
+from perdure.checkpoint.images import openfiles, paths
 from perdure.checkpoint.images.paths import Opened
 from perdure.checkpoint.preflight.codes import finding
 from perdure.model.checkpoint import Owner
@@ -25,7 +25,7 @@ from perdure.model.finding import Finding
 
 _KERNELS = frozenset({"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "configfs", "securityfs", "bpf", "pstore", "binfmt_misc"})
 """File systems that ask who opened a file, not who uses it: what root opened for writing there stays root's power."""
-_OF_PROCESS = re.compile(r"/proc/\d")
+_WRITTEN = "is the kernel's and was open for writing"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _READ, _WRITE = 4, 2
 _ASYNCHRONOUS = "/[aio]"
@@ -38,7 +38,8 @@ def look_before(images: Path, owner: Owner) -> tuple[Finding, ...]:
     A file that is missing is CRIU's to tell. Raises `errors.InputMissing` and `errors.InputFormat`.
     """
     # Where root alone decides what a name leads to there is nothing to fear; the init's own program lies so, too.
-    names = [name for name in sorted(paths.Paths(images).names) if can_change(name, owner)]
+    # Which files of processes come back is told by `of_process`; here their numbers are those of others.
+    names = [name for name in sorted(paths.Paths(images).names) if of_process.number(name) is None and can_change(name, owner)]
     with acting.as_owner(owner):
         walked = [(name, _walked(name)) for name in names]
     return (*(_elsewhere(name, problem) for name, problem in walked if problem), *unsafe(images, owner))
@@ -55,6 +56,12 @@ def unsafe(images: Path, owner: Owner) -> tuple[Finding, ...]:
         if can_change(os.path.dirname(name), owner):
             message = "has lost this name and lives on under another, in a folder that the user can change"
             found.append(finding("file-linked-changeable", text.printable(name), message, path=name))
+    kinds = mounts.of(os.getpid())
+    for one in openfiles.of(images):
+        if not isinstance(one, openfiles.RegularFile) or of_process.number(one.name) is not None:
+            continue
+        if openfiles.is_written(one) and _is_kernels(one.name, kinds):
+            found.append(finding("file-kernel-object", text.printable(one.name), _WRITTEN, path=one.name))
     if paths.has_fanotify(images):
         found.append(finding("file-kernel-object", "fanotify", "watches files; made again by root, it would see more than the user may"))
     return tuple(found)
@@ -66,7 +73,7 @@ def look_at(root: int, images: Path, owner: Owner) -> tuple[Finding, ...]:
     The tree stands still before its first step. The init, which is root's, is left out. Raises `errors.ProcessGone`,
     `errors.InputMissing` and `errors.InputFormat`.
     """
-    look = _Look(paths.Paths(images), owner)
+    look = _Look(root, paths.Paths(images), owner)
     for pid in process.descendants(root):
         if not process.stat(pid).is_dead:
             look.at(pid)
@@ -74,10 +81,12 @@ def look_at(root: int, images: Path, owner: Owner) -> tuple[Finding, ...]:
 
 
 class _Look:
-    def __init__(self, told: paths.Paths, owner: Owner) -> None:
+    def __init__(self, root: int, told: paths.Paths, owner: Owner) -> None:
         self._told = told
         self._owner = owner
         self._mounts = mounts.of(os.getpid())
+        self._proc = _own_proc(root)
+        self._own = {process.status(pid).inner_pid for pid in process.descendants(root)}
         self._allowed: set[tuple[int, int, int]] = set()
         self.found: list[Finding] = []
 
@@ -104,8 +113,9 @@ class _Look:
         if leads != name and not (opened.is_nameless and leads.endswith(" (deleted)")):
             problem = f"leads to {text.printable(leads)} now"
         elif not opened.is_nameless:
-            problem = _forbidden(name, self._mounts, is_written=bool(opened.flags & os.O_ACCMODE))
-        if problem is None and not opened.flags & os.O_PATH:
+            problem = self._forbidden(way, opened)
+        # A file of the user's own process was the user's to read, and is the same; whose it is to be is told a moment later.
+        if problem is None and not opened.flags & os.O_PATH and of_process.number(name) is None:
             if opened.way in ("cwd", "root"):
                 may = self._may_enter(way)
             else:
@@ -115,6 +125,17 @@ class _Look:
                 problem = f"may not be opened so by user {self._owner.uid}"
         if problem:
             self.found.append(_elsewhere(name, problem))
+
+    def _forbidden(self, way: str, opened: Opened) -> str | None:
+        """Return why what root opened by its name may not be handed to the user."""
+        if not _is_kernels(opened.name, self._mounts):
+            return None
+        if opened.flags & os.O_ACCMODE:
+            return _WRITTEN
+        number = of_process.number(opened.name)
+        if number is not None and (number not in self._own or os.stat(way).st_dev != self._proc):
+            return "is of a process that is none of the user's"
+        return None
 
     def _may(self, way: str, needs: int, *, is_code: bool) -> bool:
         """Tell whether the owner may open the very thing at `way`, a link below /proc, for `needs`."""
@@ -180,14 +201,14 @@ def _walked(name: str) -> str | None:
     return None
 
 
-def _forbidden(name: str, kinds: tuple[mounts.Mount, ...], *, is_written: bool = False) -> str | None:
-    """Return why what root opens at `name` may not be handed to a user."""
+def _is_kernels(name: str, kinds: tuple[mounts.Mount, ...]) -> bool:
     mount = mounts.covering(name, kinds)
-    if mount is None or mount.kind not in _KERNELS:
-        return None
-    if _OF_PROCESS.match(name):
-        return "is of a process, whose number may be another one's now"
-    return "is the kernel's and was open for writing" if is_written else None
+    return mount is not None and mount.kind in _KERNELS
+
+
+def _own_proc(root: int) -> int | None:
+    """Return the device number of the /proc of the PID namespace whose first process is `root`, where its tree sees that one."""
+    return os.stat(f"/proc/{root}/root/proc").st_dev if views.is_own(root) else None
 
 
 def can_change(name: str, owner: Owner) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from perdure import errors
 from perdure.base.proc import process
-from perdure.checkpoint import connections, ghosts, guard, identity, links, serving, streams, tree, views
+from perdure.checkpoint import connections, ghosts, guard, identity, links, of_process, serving, streams, tree, views
 from perdure.checkpoint.criu import run
 from perdure.checkpoint.criu.run import Action, Call, Criu, Result
 from perdure.checkpoint.dump import GHOST_LIMIT, STANDING, keep_log, timeout_for
@@ -66,7 +66,8 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     changed where connections are closed.
 
     Raises `errors.RestoreFailed` with CRIU's reason, `errors.RestoreRefused` where a user's tree would have other rights than the user or
-    something open that the user may not, and what the reading of `options.pages` raises; nothing of the tree is left then.
+    something open that the user may not, or where files of its processes in /proc cannot be opened again, and what the reading of
+    `options.pages` raises; nothing of the tree is left then.
     """
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("the tree would end with this thread")
@@ -75,6 +76,7 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     with views.View(meeting) as view:  # which is made meanwhile
         if options.owner is not None:
             refuse((*identity.check_images(images, options.owner), *guard.look_before(images, options.owner)))
+        refuse(of_process.check(images, sees_own_proc=view.namespace is not None, owner=options.owner))
         tcp, closed = tcp_options(images, options)
         inherited, descriptors = streams.inherited(options.streams, options.descriptors)
         variables: tuple[tuple[str, str], ...] = ()

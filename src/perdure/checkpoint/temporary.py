@@ -1,7 +1,9 @@
-"""Folders for temporary files that a tree needs to be there again: a reboot, a cleaner or another node has emptied what they lie in.
+"""Folders for temporary files, and named pipes in them, that a tree needs to be there again: a reboot, a cleaner or another node has
+emptied what they lie in.
 
-Called at the freeze (`record`) and before a restore (`make`). CRIU gives Unix sockets their names back, enters the folders that processes
-work in and opens those that they have open, but makes none of them. What lies in them is not theirs to say: `carried` and `outputs` do.
+Called at the freeze (`record`, `record_pipes`) and before a restore (`make`). CRIU gives Unix sockets their names back, enters the folders
+that processes work in, opens those that they have open, and named pipes, whose content it holds; but it makes none of them. What else lies
+in the folders is not theirs to say: `carried` and `outputs` do.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from perdure import errors
 from perdure.base import acting, linkless, text
 from perdure.checkpoint.images import openfiles, paths
 from perdure.checkpoint.outputs import rules
-from perdure.model.checkpoint import Folder, Manifest, Owner
+from perdure.model.checkpoint import Folder, Manifest, NamedPipe, Owner
 from perdure.model.finding import Finding, Severity
 
 _OF_USERS = "/run/user/"
@@ -41,6 +43,21 @@ def record(images: Path, owner: Owner | None, *, besides: Iterable[str] = ()) ->
             if there is not None and stat.S_ISDIR(there.st_mode):
                 found[path] = Folder(text.storable(path), stat.S_IMODE(there.st_mode), there.st_uid, there.st_gid)
     return tuple(found.values())
+
+
+def record_pipes(images: Path, owner: Owner | None) -> tuple[NamedPipe, ...]:
+    """Return the named pipes for temporary use that the tree in the folder `images` has open, found as by `record`.
+
+    Raises `errors.InputFormat`.
+    """
+    opened = {each.name for each in openfiles.of(images) if isinstance(each, openfiles.RegularFile) and stat.S_ISFIFO(each.mode or 0)}
+    found = []
+    with acting.as_owner(owner):
+        for path in sorted(filter(rules.is_volatile, opened)):
+            there = _look(path)
+            if there is not None and stat.S_ISFIFO(there.st_mode):
+                found.append(NamedPipe(text.storable(path), stat.S_IMODE(there.st_mode), there.st_uid, there.st_gid))
+    return tuple(found)
 
 
 def _reached(images: Path, owner: Owner | None) -> Iterator[str]:
@@ -68,23 +85,25 @@ def _look(path: str) -> os.stat_result | None:
         return None
 
 
-def of(manifest: Manifest) -> tuple[Folder, ...]:
-    """Return the folders that a checkpoint lists."""
-    return () if manifest.folders is msgspec.UNSET else manifest.folders
+def of(manifest: Manifest) -> tuple[Folder | NamedPipe, ...]:
+    """Return the folders and named pipes that a checkpoint lists, in the order in which they are to be made."""
+    folders = () if manifest.folders is msgspec.UNSET else manifest.folders
+    pipes = () if manifest.named_pipes is msgspec.UNSET else manifest.named_pipes
+    return (*folders, *pipes)
 
 
-def makes(folder: Folder, owner: Owner | None) -> bool:
-    """Tell whether `folder` is made again for a workload of `owner`: root makes any, and an ordinary user only own ones."""
-    return owner is None or folder.uid == owner.uid
+def makes(wanted: Folder | NamedPipe, owner: Owner | None) -> bool:
+    """Tell whether `wanted` is made again for a workload of `owner`: root makes any, and an ordinary user only own ones."""
+    return owner is None or wanted.uid == owner.uid
 
 
-def make(folders: Iterable[Folder], owner: Owner | None = None) -> tuple[Finding, ...]:
-    """Make those of `folders` that are missing, as they were, with the rights of `owner`; what is there is left as it is.
+def make(wanted: Iterable[Folder | NamedPipe], owner: Owner | None = None) -> tuple[Finding, ...]:
+    """Make those of `wanted` that are missing, as they were, with the rights of `owner`; what is there is left as it is.
 
     Returns what could not be made, and what belongs to a stranger now and did not then: a problem stops the restore.
     """
     findings: list[Finding] = []
-    for each in folders:
+    for each in wanted:
         path = text.original(each.path)
         try:
             with acting.as_owner(owner), linkless.parent(path) as (folder, name):
@@ -97,12 +116,27 @@ def make(folders: Iterable[Folder], owner: Owner | None = None) -> tuple[Finding
             # What it lay in was not the user's: who needs it says so.
             continue
         except (OSError, errors.InputError) as error:
-            if _lies_elsewhere(path) and os.path.isdir(path):
+            if _lies_elsewhere(path) and _is_one(path, each):
                 continue
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            message = f"was a folder of the workload and cannot be made again: {reason}"
-            findings.append(_problem("restore-folder-failed", path, message, "make it, or move away what lies there"))
+            message = f"was a {_word(each)} of the workload and cannot be made again: {reason}"
+            findings.append(_problem("failed", path, each, message, "make it, or move away what lies there"))
     return tuple(findings)
+
+
+def _word(wanted: Folder | NamedPipe) -> str:
+    return "folder" if isinstance(wanted, Folder) else "named pipe"
+
+
+def _is_kind(mode: int, wanted: Folder | NamedPipe) -> bool:
+    return stat.S_ISDIR(mode) if isinstance(wanted, Folder) else stat.S_ISFIFO(mode)
+
+
+def _is_one(path: str, wanted: Folder | NamedPipe) -> bool:
+    try:
+        return _is_kind(os.stat(path).st_mode, wanted)
+    except OSError:
+        return False
 
 
 def _lies_elsewhere(path: str) -> bool:
@@ -110,12 +144,18 @@ def _lies_elsewhere(path: str) -> bool:
     return any(path.startswith(one) and os.path.realpath(one) != one.rstrip("/") for one in rules.VOLATILE)
 
 
-def _made(folder: int, name: str, wanted: Folder) -> os.stat_result:
-    os.mkdir(name, 0o700, dir_fd=folder)
-    made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+def _made(folder: int, name: str, wanted: Folder | NamedPipe) -> os.stat_result:
+    if isinstance(wanted, Folder):
+        os.mkdir(name, 0o700, dir_fd=folder)
+        made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    else:
+        os.mkfifo(name, 0o600, dir_fd=folder)
+        made = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        # The name may lead to another folder by now: only an empty one of ours is given away.
-        if os.fstat(made).st_uid == acting.uid() and not os.listdir(made):
+        # The name may lead to another one by now: only one of ours is given away that is as we have made it.
+        there = os.fstat(made)
+        is_bare = there.st_nlink == 1 if isinstance(wanted, NamedPipe) else not os.listdir(made)
+        if _is_kind(there.st_mode, wanted) and there.st_uid == acting.uid() and is_bare:
             os.fchown(made, wanted.uid, wanted.gid)
             os.fchmod(made, wanted.mode)
         return os.fstat(made)
@@ -123,14 +163,15 @@ def _made(folder: int, name: str, wanted: Folder) -> os.stat_result:
         os.close(made)
 
 
-def _judge(path: str, there: os.stat_result, then: Folder, owner: Owner | None) -> Iterator[Finding]:
+def _judge(path: str, there: os.stat_result, then: Folder | NamedPipe, owner: Owner | None) -> Iterator[Finding]:
     trusted = {0, os.geteuid(), owner.uid if owner is not None else 0}
-    if not stat.S_ISDIR(there.st_mode):
-        yield _problem("restore-folder-taken", path, "was a folder of the workload and is none now", "move away what lies there")
+    if not _is_kind(there.st_mode, then):
+        yield _problem("taken", path, then, f"was a {_word(then)} of the workload and is none now", "move away what lies there")
     elif then.uid in trusted and there.st_uid not in trusted:
         message = f"belonged to user {then.uid} and belongs to user {there.st_uid} now, who could change what the workload uses in it"
-        yield _problem("restore-folder-taken", path, message, "move it away")
+        yield _problem("taken", path, then, message, "move it away")
 
 
-def _problem(code: str, path: str, message: str, remedy: str) -> Finding:
-    return rules.finding(code, Severity.PROBLEM, path, message, remedy=remedy)
+def _problem(what: str, path: str, wanted: Folder | NamedPipe, message: str, remedy: str) -> Finding:
+    kind = "folder" if isinstance(wanted, Folder) else "pipe"
+    return rules.finding(f"restore-{kind}-{what}", Severity.PROBLEM, path, message, remedy=remedy)

@@ -189,6 +189,15 @@ class Folder(msgspec.Struct, frozen=True):
     gid: int
 
 
+class NamedPipe(msgspec.Struct, frozen=True):
+    """A named pipe for temporary use, such as one below /tmp, that the tree has open: it is made again if missing."""
+
+    path: str
+    mode: int
+    uid: int
+    gid: int
+
+
 class Connection(msgspec.Struct, frozen=True):
     """An INET socket of the tree. Established ones are closed on restore unless asked to be kept, and are named to the user."""
 
@@ -304,6 +313,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     carried: tuple[Carried, ...] = ()
     folders: tuple[Folder, ...] | msgspec.UnsetType = msgspec.UNSET
     """Outer ones before those in them. Left out where there are none, as in manifests from before there was such a list."""
+    named_pipes: tuple[NamedPipe, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Left out where there are none, as in manifests from before there was such a list."""
     placed: tuple[Placed, ...] | msgspec.UnsetType = msgspec.UNSET
     """Left out where there are none, as in manifests from before there was such a list."""
     mapped: tuple[MappedFile, ...] = ()

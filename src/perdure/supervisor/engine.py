@@ -30,6 +30,7 @@ from perdure.model.checkpoint import (
     HostFact,
     Manifest,
     MappedFile,
+    NamedPipe,
     OutputFile,
     Part,
     Placed,
@@ -74,6 +75,7 @@ class _AtFreeze(msgspec.Struct):
     log_bytes: int = 0
     carried: tuple[Carried, ...] = ()
     folders: tuple[Folder, ...] = ()
+    named_pipes: tuple[NamedPipe, ...] = ()
     outputs: tuple[OutputFile, ...] = ()
     placed: tuple[Placed, ...] = ()
     connections: tuple[Connection, ...] = ()
@@ -243,6 +245,7 @@ class Dumping:
             log_bytes=log_bytes,
             carried=collected.carried,
             folders=temporary.record(folder / _IMAGES, life.owner, besides=(life.record.working_directory,)),
+            named_pipes=temporary.record_pipes(folder / _IMAGES, life.owner),
             placed=placing.record(pids),
             connections=connections.record(pids),
             terminals=terminals.record(pids),
@@ -270,6 +273,7 @@ class Dumping:
             outputs=taken.outputs,
             carried=taken.carried,
             folders=taken.folders or msgspec.UNSET,
+            named_pipes=taken.named_pipes or msgspec.UNSET,
             placed=taken.placed or msgspec.UNSET,
             mapped=files,
             connections=taken.connections,

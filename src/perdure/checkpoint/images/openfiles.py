@@ -118,6 +118,11 @@ def of(images: Path) -> tuple[OpenFile, ...]:
     return parse(container.content(images / "files.img"))
 
 
+def is_written(file: RegularFile) -> bool:
+    """Tell whether `file` was opened for writing."""
+    return file.flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR) and not file.flags & os.O_PATH
+
+
 def _one(entry: tuple[wire.Field, ...]) -> OpenFile:
     number, file_id = wire.number(entry, 1), wire.number(entry, 2)
     kind = _KINDS.get(number, str(number))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 
@@ -11,15 +10,13 @@ from perdure.base import units
 from perdure.base.proc import mounts as all_mounts
 from perdure.base.proc.descriptors import Descriptor
 from perdure.base.proc.mounts import Mount
-from perdure.checkpoint import carried
+from perdure.checkpoint import carried, of_process
 from perdure.checkpoint.outputs import rules
 from perdure.checkpoint.preflight import about
 from perdure.checkpoint.preflight.codes import finding
 from perdure.checkpoint.preflight.plan import Plan
 from perdure.checkpoint.preflight.scene import Member, Scene
 from perdure.model.finding import Finding
-
-_PROCESS_FILE = re.compile(r"/proc/(\d+)(?:/task/(\d+))?(?:/|$)")
 
 _MEMORY_KINDS = frozenset({"tmpfs", "ramfs"})
 """File systems in memory: what of them has another name goes along and is linked again."""
@@ -45,7 +42,7 @@ def check(scene: Scene, plan: Plan) -> Iterator[Finding]:
                 if opened.info.mount:  # memory of memfd_create lies on no mount, and says 0
                     yield about.descriptor("file-mount-unknown", member, opened, f"is {opened.target}, which lies on no mount that is seen")
                 continue
-            yield from _opened(scene, member, opened, mount)
+            yield from _opened(scene, plan, member, opened, mount)
             if mount.id in foreign:
                 yield about.descriptor("file-mount-own", member, opened, f"is {opened.target}, on what was mounted at {mount.point}")
             if opened.deleted and opened.is_regular and (opened.device, opened.inode) not in told:
@@ -115,25 +112,15 @@ def _is_file(member: Member, opened: Descriptor) -> bool:
     return opened.target.startswith("/") and opened.number not in member.device_numbers and not stat.S_ISSOCK(opened.mode)
 
 
-def _opened(scene: Scene, member: Member, opened: Descriptor, mount: Mount) -> Iterator[Finding]:
+def _opened(scene: Scene, plan: Plan, member: Member, opened: Descriptor, mount: Mount) -> Iterator[Finding]:
     if is_hidden(mount, scene.mounts):
         yield about.descriptor("file-overmounted", member, opened, f"is {opened.target}, which a later mount hides")
-    if mount.kind == "proc" and (why := _unrestorable(scene, opened.target)):
+    if mount.kind != "proc" or of_process.number(opened.target) is None:
+        return
+    living = {each.status.inner_pid for each in scene.members if not each.is_dead}
+    why = of_process.why_not(opened.target, living, sees_own_proc=scene.sees_own_proc, owner=plan.owner, is_written=opened.is_writable)
+    if why:
         yield about.descriptor("file-of-process", member, opened, f"is {opened.target}, {why}")
-
-
-def _unrestorable(scene: Scene, target: str) -> str:
-    """Return why a file of a process in /proc cannot be opened again at a restore; nothing when it can, or is none of a process."""
-    told = _PROCESS_FILE.match(target)
-    if told is None:
-        return ""
-    if not scene.sees_own_proc:
-        return "whose number will be another one"
-    number, thread = told[1], told[2]
-    if not any(member.status.inner_pid == int(number) for member in scene.members):
-        return "whose process has ended or is not one of the workload's"
-    # Files are opened again when all processes are there, and none of their further threads.
-    return "" if thread in (None, number) else "of a thread, which is not there yet when files are opened again"
 
 
 def _deleted(scene: Scene, plan: Plan, member: Member, opened: Descriptor, mount: Mount) -> Iterator[Finding]:

@@ -75,7 +75,7 @@ GROUP = Group(
             "file-of-process",
             _P,
             "a file of /proc/PID is open that cannot be opened again: of a thread, of a process that has ended or is outside,"
-            " or of one whose number will be another one",
+            " or of one whose number will be another one; of an ordinary user's workload also one of its init, or one open for writing",
             "let the program close it after reading",
         ),
         Code(
