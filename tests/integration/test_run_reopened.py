@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from supervised import wait_for
 
+from perdure.base.proc import mounts
+from perdure.checkpoint import reopened
+
 pytestmark = pytest.mark.criu
 
 PROGRAM = """
@@ -60,3 +63,18 @@ def test_they_are_named_in_each_life(site):
 def test_what_is_included_is_not_named(site):
     _adding(site, "--outputs", str(site.work / "runs"))
     assert _warned(site, "a") == {"added.csv"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "watched"),
+    [
+        ("ext4", ("rw",), True),
+        ("nfs4", ("rw",), True),
+        ("fuse.juicefs", ("rw", "user_id=0", "group_id=0"), True),
+        ("fuse.sshfs", ("rw", "user_id=1000", "group_id=1000"), False),
+        ("proc", ("rw",), False),
+    ],
+)
+def test_what_a_program_of_the_users_answers_for_is_not_watched(kind, options, watched):
+    mount = mounts.Mount(1, 0, 0, "/", "/data", (), (), kind, "", options)
+    assert reopened._is_watched(mount) is watched

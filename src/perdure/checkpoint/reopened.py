@@ -77,8 +77,7 @@ class Reopened:
         try:
             if not views.is_own(pid):
                 return False
-            points = [mount.point for mount in mounts.of(pid) if mount.kind not in _NOT_FILES]
-            descriptor = _asked(pid, points)
+            descriptor = _asked(pid, [mount.point for mount in mounts.of(pid) if _is_watched(mount)])
         except (OSError, errors.PerdureError):
             return False
         left, self._leave = os.pipe2(os.O_CLOEXEC)
@@ -159,6 +158,12 @@ class Reopened:
                 self._known.move_to_end(key)
                 if len(self._known) > _MOST_FILES:
                     self._known.popitem(last=False)
+
+
+def _is_watched(mount: mounts.Mount) -> bool:
+    # The kernel opens each file for us that it tells of: what a user's own program answers for could keep us waiting for ever.
+    is_users = mount.kind.partition(".")[0] in ("fuse", "fuseblk") and "user_id=0" not in mount.super_options
+    return mount.kind not in _NOT_FILES and not is_users
 
 
 def _asked(pid: int, points: list[str]) -> int:
