@@ -8,8 +8,8 @@ import platform
 import struct
 
 SUPPORTED = platform.machine() == "x86_64"
-_NUMBERS = {"renameat2": 316, "linkat": 265, "flock": 73}
-_ANSWERS = {"renameat2": errno.EINVAL, "linkat": errno.EPERM, "flock": errno.ENOLCK}
+_NUMBERS = {"renameat2": 316, "linkat": 265, "flock": 73, "mount": 165}
+_ANSWERS = {"renameat2": errno.EINVAL, "linkat": errno.EPERM, "flock": errno.ENOLCK, "mount": errno.EACCES}
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER = 38, 22, 2
 _LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000

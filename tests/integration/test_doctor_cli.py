@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import syscalls
 
 from perdure.base import privileges
 
@@ -80,6 +81,18 @@ def test_without_root_it_says_what_to_type():
     assert done.returncode == 4, done.stderr
     found = [finding for finding in json.loads(done.stdout)["findings"] if finding["code"] == "host-privileges"]
     assert "sudo perdure" in found[0]["remedy"]
+
+
+@pytest.mark.skipif(not (privileges.is_root() and syscalls.SUPPORTED), reason="needs root, and x86-64")
+def test_where_nothing_may_be_mounted_it_says_what_a_workload_sees(perdure):
+    """As in a container that AppArmor confines."""
+    done = perdure("doctor", "--json", preexec_fn=lambda: syscalls.refuse("mount"))
+    (found,) = [finding for finding in json.loads(done.stdout)["findings"] if finding["code"] == "host-no-own-proc"]
+    assert found["severity"] == "warning"
+    assert "Process()" in found["message"]
+    assert "--security-opt apparmor=unconfined" in found["remedy"]
+    done = perdure("doctor", "--json")
+    assert "host-no-own-proc" not in {finding["code"] for finding in json.loads(done.stdout)["findings"]}
 
 
 def test_options_of_bringing_belong_to_bringing(perdure, tmp_path):

@@ -18,6 +18,7 @@ FIT = facts.Machine(
     namespaces=("ipc", "mnt", "net", "pid", "user", "uts"),
     isolates=True,
     isolates_network=True,
+    own_proc="yes",
     missing_programs=(),
     soft_dirty=True,
     userfaultfd=True,
@@ -43,7 +44,7 @@ def test_a_fit_machine_has_nothing_but_facts():
 @pytest.mark.parametrize(
     ("change", "code", "severity"),
     [
-        ({"root": False, "isolates": None, "isolates_network": None}, "host-privileges", Severity.PROBLEM),
+        ({"root": False, "isolates": None, "isolates_network": None, "own_proc": ""}, "host-privileges", Severity.PROBLEM),
         ({"missing_capabilities": ("CAP_SYS_ADMIN",)}, "host-privileges", Severity.PROBLEM),
         ({"missing_capabilities": ("CAP_NET_ADMIN",)}, "host-no-net-admin", Severity.WARNING),
         ({"missing_capabilities": ("CAP_SYS_RESOURCE",)}, "host-no-sys-resource", Severity.INFO),
@@ -56,6 +57,8 @@ def test_a_fit_machine_has_nothing_but_facts():
         ({"namespaces": ("ipc", "mnt", "pid")}, "host-no-namespace", Severity.WARNING),
         ({"isolates": False, "isolates_network": False}, "host-no-isolation", Severity.PROBLEM),
         ({"isolates_network": False}, "host-no-network-isolation", Severity.WARNING),
+        ({"own_proc": "forbidden"}, "host-no-own-proc", Severity.WARNING),
+        ({"own_proc": "failed"}, "host-no-isolation", Severity.PROBLEM),
         ({"ptrace_scope": 3}, "host-ptrace-forbidden", Severity.PROBLEM),
         ({"container": "Docker"}, "host-container", Severity.INFO),
         ({"seccomp": 2}, "host-seccomp", Severity.WARNING),

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from perdure import errors
 from perdure.base import privileges
+from perdure.checkpoint import views
 from perdure.checkpoint.criu import netlock
 
 
@@ -31,6 +33,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     isolates: bool | None
     """A PID and an IPC namespace can be made; None: not tried, for lack of root."""
     isolates_network: bool | None
+    own_proc: str
+    """Whether workloads have a /proc of their own here: ``yes``, ``forbidden`` (nothing may be mounted), ``failed``; empty: not tried."""
     missing_programs: tuple[str, ...]
     soft_dirty: bool
     userfaultfd: bool
@@ -66,6 +70,7 @@ def look(state: Path) -> Machine:
         namespaces=tuple(sorted(path.name for path in Path("/proc/self/ns").iterdir())),
         isolates=_can_unshare("--pid", "--ipc", "--fork") if root else None,
         isolates_network=_can_unshare("--pid", "--ipc", "--fork", "--net", "--mount") if root else None,
+        own_proc=_own_proc() if root else "",
         missing_programs=tuple(name for name in ("unshare", "setsid") if shutil.which(name) is None),
         soft_dirty=_has_soft_dirty(),
         userfaultfd=Path("/proc/sys/vm/unprivileged_userfaultfd").exists(),
@@ -89,6 +94,15 @@ def _can_unshare(*options: str) -> bool:
         return subprocess.run(["unshare", *options, "true"], capture_output=True, timeout=10, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
+
+
+def _own_proc() -> str:
+    """Make the mounts of a workload, as at each start of one."""
+    try:
+        with views.View() as view:
+            return "forbidden" if view.namespace is None else "yes"
+    except (errors.EnvironmentUnfit, OSError):
+        return "failed"
 
 
 def _has_soft_dirty() -> bool:

@@ -142,6 +142,28 @@ def _namespaces(machine: Machine) -> list[Finding]:
                 "try: unshare --net --mount true",
             )
         )
+    if machine.own_proc == "failed" and machine.isolates is not False:
+        found.append(
+            _find(
+                Severity.PROBLEM,
+                "host-no-isolation",
+                "namespaces",
+                "the mounts of a workload cannot be made: user limits are reached",
+                "try: unshare --mount true; raise /proc/sys/user/max_mnt_namespaces",
+            )
+        )
+    elif machine.own_proc == "forbidden":
+        found.append(
+            _find(
+                Severity.WARNING,
+                "host-no-own-proc",
+                "/proc",
+                "cannot be mounted: workloads see this machine's, with other numbers than theirs. psutil's Process() fails in them, as does"
+                " what is built upon it, and CUDA may with NVIDIA's drivers from 570 on; one that has files of /proc/PID open is not saved",
+                "let the container mount: --security-opt apparmor=unconfined, or a profile of AppArmor or SELinux with a rule for mount",
+                path="/proc",
+            )
+        )
     return found
 
 
