@@ -17,7 +17,8 @@ from supervised import LIMIT_S, command_line, remove_group, wait_for
 from writing import holding
 
 from perdure import errors
-from perdure.agent import asked, slots, waiting
+from perdure._version import __version__
+from perdure.agent import asked, client, slots, waiting
 from perdure.base.proc import process
 from perdure.cli import agent_run, console
 
@@ -462,30 +463,65 @@ def run_patiently(agent_socket: str, home: str) -> int:
     waiting.PATIENCE_S = LIMIT_S
     os.chdir(home)
     options = [("name", "patient"), ("every", "never")]
-    return agent_run.run(agent_socket, ("sh", "-c", "exit 6"), dict(os.environ), options, console.Common(), events=None)
+    command = ("sh", "-c", "echo once >> started; exit 6")
+    return agent_run.run(agent_socket, command, dict(os.environ), options, console.Common(), events=None)
+
+
+def ask_patiently(agent_socket: str) -> str:
+    """Ask for the status, and wait as long for the next agent."""
+    client.PATIENCE_S = LIMIT_S
+    return client.ask(agent_socket, asked.Status())["version"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_waits_for_the_next_agent(number):
     with running() as node:
         node.end(number)
-        with start_as_user(ALICE, run_patiently, str(node.socket), str(node.home(ALICE))) as client:
-            said = client.stderr.readline()
-            assert b"waiting for the node's agent" in said, said + client.stderr.read()
+        with start_as_user(ALICE, run_patiently, str(node.socket), str(node.home(ALICE))) as waiter:
+            said = waiter.stderr.readline()
+            assert b"waiting for the node's agent" in said, said + waiter.stderr.read()
             node.start()
-            out, err = client.communicate(timeout=240)
-            assert (client.returncode, out) == (0, b"6"), err.decode()
+            out, err = waiter.communicate(timeout=240)
+            assert (waiter.returncode, out) == (0, b"6"), err.decode()
             assert b"waiting" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_agent_that_ends_as_it_is_asked_lets_the_next_one_answer(number):
+    """It stands still while they connect and ask, so that it has taken none of the requests when it hears that it is to end."""
+    with running() as node, contextlib.ExitStack() as stack:
+        made = f"/.{node.agent.pid}\n"  # the name of the agent's socket, and of each connection to it, taken or not
+
+        def connected() -> int:
+            return Path("/proc/net/unix").read_text().count(made)
+
+        node.agent.send_signal(signal.SIGSTOP)
+        wait_for(lambda: process.stat(node.agent.pid).is_stopped)
+        before = connected()
+        runner = stack.enter_context(start_as_user(ALICE, run_patiently, str(node.socket), str(node.home(ALICE))))
+        askers = [stack.enter_context(start_as_user(uid, ask_patiently, str(node.socket))) for uid in (ALICE, BOB)]
+        wait_for(lambda: connected() == before + 3, what="for those who ask")
+        wait_for(lambda: all(process.stat(one.pid).state == "S" for one in (runner, *askers)))
+        node.agent.send_signal(number)
+        node.agent.send_signal(signal.SIGCONT)
+        node.agent.wait(LIMIT_S)
+        node.start()
+        out, err = runner.communicate(timeout=240)
+        assert (runner.returncode, out) == (0, b"6"), err.decode()
+        assert (node.home(ALICE) / "started").read_text() == "once\n"
+        for one in askers:
+            out, err = one.communicate(timeout=240)
+            assert (one.returncode, json.loads(out)) == (0, __version__), err.decode()
 
 
 def test_seats_go_on_while_the_agent_is_away_and_the_next_one_knows_them():
     with running() as node:
-        client = node.begin(ALICE, "stays", "sh", "-c", COUNT % (100000, "0.05", 0))
+        stays = node.begin(ALICE, "stays", "sh", "-c", COUNT % (100000, "0.05", 0))
         node.end(signal.SIGTERM)
-        assert client.poll() is None
+        assert stays.poll() is None
         assert node.run(ALICE, "ps").returncode == errors.AgentUnavailable.exit_status
         node.start()
         assert node.ps(ALICE, "stays")["state"] == "running"
         assert node.run(ALICE, "agent", "--status").stdout.endswith(b"1 of your 256 seats are taken\n")
         assert node.run(ALICE, "checkpoint", "stays", "--stop").returncode == 0
-        assert client.wait(timeout=240) == 75
+        assert stays.wait(timeout=240) == 75

@@ -174,6 +174,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     event: Event | None = None
     answer: dict[str, Any] | None = None
     refused: ErrorDocument | None = None
+    is_ending: bool = False
+    """The agent ends, and has not taken the request: the next one can be asked."""
 
 
 def encode(asked: Asked) -> bytes:

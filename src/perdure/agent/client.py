@@ -22,6 +22,8 @@ from perdure.supervisor import wire
 from perdure.supervisor.messages import Event
 
 SOCKET = "/run/perdure/agent.sock"
+PATIENCE_S = 15.0
+"""So long an agent that does not listen is waited for: one that is started anew, with a newer Perdure for example, takes a few seconds."""
 
 _CREDENTIALS = struct.Struct("iII")
 _CONNECT_S = 30
@@ -80,10 +82,19 @@ def _connect(path: str) -> socket.socket:
     return connection
 
 
+class UnheardError(Exception):
+    """The agent ended, or was ended, before it took the request: nothing was done."""
+
+
 class Answering:
-    """A request that was sent, until it is answered; use it in a ``with`` statement."""
+    """A request that was sent, until it is answered; use it in a ``with`` statement.
+
+    An agent that ends before it has taken the request has done nothing: the next one is asked. That is known where the agent says so,
+    and where the kernel tells that it never read all of it; a request that was read is not sent again.
+    """
 
     def __init__(self, path: str, what: asked.What, *, user: int | None = None) -> None:
+        self._path = path
         self._message = asked.encode(Asked(what=what, user=user))
         self._connection = connect(path)
         self._buffer = bytearray()
@@ -97,18 +108,31 @@ class Answering:
 
     def answer(self, on_event: Callable[[Event], None] = lambda _event: None) -> dict[str, Any]:
         """Return the answer. Raises what the agent refuses with, and `errors.AgentUnavailable` when it goes away."""
-        try:
-            self._send()
-            while True:
-                reply = self._reply()
-                if reply.event is not None:
-                    on_event(reply.event)
-                if reply.refused is not None:
-                    raise wire.error(reply.refused)
-                if reply.answer is not None:
-                    return reply.answer
-        except (OSError, msgspec.DecodeError) as error:
-            raise errors.AgentUnavailable(f"the agent does not answer: {error}", hint=_HINT) from error
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._answer(on_event)
+            except UnheardError as unheard:
+                if time.monotonic() >= until_s:
+                    raise errors.AgentUnavailable(str(unheard), hint=_HINT) from unheard
+            except (OSError, msgspec.DecodeError) as error:
+                raise errors.AgentUnavailable(f"the agent does not answer: {error}", hint=_HINT) from error
+            self._connection.close()
+            self._buffer.clear()
+            self._connection = connect(self._path, patience_s=until_s - time.monotonic())
+
+    def _answer(self, on_event: Callable[[Event], None]) -> dict[str, Any]:
+        is_sent = self._send()
+        while True:
+            reply = self._reply(is_sent=is_sent)
+            if reply.event is not None:
+                on_event(reply.event)
+            if reply.refused is not None:
+                if reply.is_ending:
+                    raise UnheardError(reply.refused.message)
+                raise wire.error(reply.refused)
+            if reply.answer is not None:
+                return reply.answer
 
     def descriptor(self) -> int:
         """Return the descriptor that came with the answer, the caller's to close. Raises `errors.AgentUnavailable` when there was none."""
@@ -128,18 +152,26 @@ class Answering:
             pass
         return True
 
-    def _send(self) -> None:
+    def _send(self) -> bool:
+        """Send the request; returns whether all of it is on its way."""
         try:
             self._connection.sendall(self._message, socket.MSG_NOSIGNAL)
         except OSError:
-            return  # it may have said why it does not listen
+            return False  # it may have said why it does not listen
+        return True
 
-    def _reply(self) -> Reply:
+    def _reply(self, *, is_sent: bool) -> Reply:
         while b"\n" not in self._buffer:
             if len(self._buffer) > asked.MOST_LINE_BYTES:
                 raise errors.AgentUnavailable("the agent says too much at once", hint="use the same Perdure on both sides")
-            piece, found, _, _ = socket.recv_fds(self._connection, _CHUNK_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            try:
+                piece, found, _, _ = socket.recv_fds(self._connection, _CHUNK_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            except ConnectionResetError as error:
+                # Closed with something unread in it, which can only be the request.
+                raise UnheardError("the agent ended before it took the request: nothing was done") from error
             self._descriptors += found
+            if not piece and not is_sent:
+                raise UnheardError("the agent ended before it took the request: nothing was done")
             if not piece:
                 raise errors.AgentUnavailable("the agent hung up without an answer", hint="its log says why")
             self._buffer += piece

@@ -44,6 +44,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: Ended | None = None
     refused: ErrorDocument | None = None
     """What the agent says that starts no seat."""
+    is_ending: bool = False
+    """It starts none because it ends, and has not taken the request: the next one can be asked."""
 
 
 def encode(reply: Reply) -> bytes:

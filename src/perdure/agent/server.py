@@ -34,6 +34,7 @@ _FOR_ALL = 0o666
 _DESCRIPTORS = 4096
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S = 0.5
+_ENDS = "the agent ended before it took the request: nothing was done"
 
 
 class _Connection(msgspec.Struct, eq=False):
@@ -81,9 +82,22 @@ class Server:
             while not self._ends:
                 reactor.turn()
             tell_manager("STOPPING=1")
-            for connection in list(self._connections):
-                self._drop(connection, reactor)
+            self._turn_away(listener, reactor)
         self._audit.note("stop", uid=0, pid=os.getpid(), result=f"{len(self._workers)} workers go on")
+
+    def _turn_away(self, listener: socket.socket, reactor: Reactor) -> None:
+        """Tell all whose requests were not taken, those that still wait to be let in too, that the next agent can be asked."""
+        listener.shutdown(socket.SHUT_RD)  # from now on whoever connects is refused by the kernel, and finds the next agent
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # there are no more, or no descriptors: a connection that is reset says the same
+                break
+            _refuse(connection, _ENDS, is_ending=True)
+            connection.close()
+        for waiting in list(self._connections):
+            _refuse(waiting.socket, _ENDS, is_ending=True)
+            self._drop(waiting, reactor)
 
     def _signalled(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
@@ -187,11 +201,11 @@ def _make_room() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, hard), hard))
 
 
-def _refuse(connection: socket.socket, why: str) -> None:
+def _refuse(connection: socket.socket, why: str, *, is_ending: bool = False) -> None:
     """Say why nothing is done. It is left open: what is watched is forgotten before it is closed."""
     document = wire.document(errors.AgentUnavailable(why, hint="try again in a moment"))
     with contextlib.suppress(OSError):
-        connection.send(wire.encode(Reply(refused=document)) + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        connection.send(wire.encode(Reply(refused=document, is_ending=is_ending)) + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 def _let_go(found: Caller) -> None:

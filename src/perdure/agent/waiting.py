@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -26,8 +27,7 @@ from perdure.supervisor import signals, terminal, wire
 from perdure.supervisor.messages import Event
 from perdure.supervisor.reactor import READ, Reactor
 
-PATIENCE_S = 15.0
-"""So long an agent that does not listen is waited for: one that is started anew, with a newer Perdure for example, takes a few seconds."""
+PATIENCE_S = client.PATIENCE_S
 
 _CHUNK_BYTES = 1 << 16
 
@@ -46,25 +46,36 @@ def run(
     `say` is told what a person should know, `on_event` of events where `request` asks for them; `on_wait` is called once where no agent
     listens, which is then waited for. With `detach` it returns 0 once the workload runs.
 
+    An agent that ends before it has taken the request has started nothing: the next one is asked, for as long, unless a signal came.
+
     Raises what the agent refuses with, and `errors.AgentUnavailable` when the seat goes away.
     """
-    with (
-        contextlib.closing(Reactor()) as reactor,
-        client.connect(path, patience_s=PATIENCE_S, on_wait=on_wait) as channel,
-        signals.delivered(reactor) as inbox,
-    ):
-        waiting = _Waiting(channel, reactor, say, on_event)
-        relay = Relay(reactor) if not detach and os.isatty(0) and os.isatty(1) else None
-        try:
-            _send(channel, request, (relay.theirs,) * 3 if relay is not None else _streams(detach=detach))
-            inbox.hand_to(waiting.pass_on)
-            waiting.wait(relay)
-        finally:
-            if relay is not None:
+    until_s = time.monotonic() + PATIENCE_S
+    patience_s = PATIENCE_S
+    with contextlib.closing(Reactor()) as reactor, contextlib.ExitStack() as stack:
+        while True:
+            channel = client.connect(path, patience_s=patience_s, on_wait=on_wait)
+            with channel:
+                # Not before: while an agent is waited for there is nobody to pass signals on to.
+                inbox = stack.enter_context(signals.delivered(reactor))
+                waiting = _Waiting(channel, reactor, say, on_event)
+                relay = Relay(reactor) if not detach and os.isatty(0) and os.isatty(1) else None
                 try:
-                    relay.finish()
+                    is_sent = _send(channel, request, (relay.theirs,) * 3 if relay is not None else _streams(detach=detach))
+                    inbox.hand_to(waiting.pass_on)
+                    waiting.wait(relay, is_sent=is_sent)
                 finally:
-                    relay.leave()
+                    if relay is not None:
+                        try:
+                            relay.finish()
+                        finally:
+                            relay.leave()
+            patience_s = until_s - time.monotonic()
+            if not waiting.is_unheard or waiting.has_passed_on or patience_s <= 0:
+                break
+            stack.close()
+    if waiting.is_unheard and waiting.ended is None:
+        raise errors.AgentUnavailable("the agent ended before it took the request: nothing was started", hint="try again in a moment")
     ended = waiting.ended
     if ended is None:
         raise errors.AgentUnavailable(
@@ -90,11 +101,15 @@ def _streams(*, detach: bool) -> tuple[int, int, int]:
     return stream(0), stream(1), stream(2)
 
 
-def _send(channel: socket.socket, request: Request, streams: tuple[int, int, int]) -> None:
-    # An agent that refuses may have hung up by now, and has said why.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+def _send(channel: socket.socket, request: Request, streams: tuple[int, int, int]) -> bool:
+    """Send the request; returns whether all of it is on its way. An agent that refuses may have hung up by now, and has said why."""
+    try:
         requests.send(channel, request, streams)
-    sys.stdout.flush()
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    finally:
+        sys.stdout.flush()
+    return True
 
 
 class _Waiting:
@@ -108,11 +123,18 @@ class _Waiting:
         self._relay: Relay | None = None
         self._buffer = bytearray()
         self._is_over = False
+        self._has_heard = False
+        self._is_sent = False
         self.ended: Ended | None = None
+        self.is_unheard = False
+        """The agent ended before it took the request: nothing was started."""
+        self.has_passed_on = False
+        """A signal came for the workload."""
 
-    def wait(self, relay: Relay | None) -> None:
+    def wait(self, relay: Relay | None, *, is_sent: bool) -> None:
         """Wait until the workload has ended, or the seat is gone."""
         self._relay = relay
+        self._is_sent = is_sent
         self._reactor.watch(self._channel.fileno(), READ, self._read)
         while self.ended is None and not self._is_over:
             self._reactor.turn()
@@ -122,17 +144,22 @@ class _Waiting:
         """A signal came: it is the workload's."""
         if number == signal.SIGWINCH and self._relay is not None:
             self._relay.fit()
+        self.has_passed_on = True
         with contextlib.suppress(OSError):
             self._channel.send(bytes([number]), socket.MSG_NOSIGNAL)
 
     def _read(self) -> None:
         try:
             content = self._channel.recv(_CHUNK_BYTES)
-        except OSError:
+        except OSError as error:
             content = b""
+            # Closed with something unread in it: the request, where nothing else was sent.
+            self.is_unheard = isinstance(error, ConnectionResetError) and not self._has_heard and not self.has_passed_on
         if not content:
+            self.is_unheard = self.is_unheard or (not self._is_sent and not self._has_heard)
             self._is_over = True
             return
+        self._has_heard = True
         self._buffer += content
         *lines, rest = self._buffer.split(b"\n")
         self._buffer = bytearray(rest)
@@ -158,6 +185,7 @@ class _Waiting:
         if reply.ended is not None:
             self.ended = reply.ended
         if reply.refused is not None:
+            self.is_unheard = reply.is_ending
             self.ended = Ended(wire.error(reply.refused).exit_status, reply.refused)
 
     def _say_it(self, words: str) -> None:
