@@ -122,9 +122,11 @@ def _start(spec: LaunchSpec, command: tuple[str, ...], variables: dict[str, str]
         with _ending(pid):
             entrance = None
             if view.namespace is not None:
-                view.give_proc(pid)
+                view.start_proc(pid, spec.first_pid)
                 entrance = f"/proc/{os.getpid()}/fd/{view.namespace}"
-            _hand_over(ours, _request(spec, command, variables, folder) | {"mounts": entrance})
+            # Where it has no /proc of its own, nobody else has set its numbers.
+            first_pid = None if entrance else spec.first_pid
+            _hand_over(ours, _request(spec, command, variables, folder) | {"mounts": entrance, "first_pid": first_pid})
     return Tree(pid=pid, start_ticks=tree.start_ticks_of(pid))
 
 
@@ -144,7 +146,6 @@ def _request(spec: LaunchSpec, command: tuple[str, ...], variables: dict[str, st
         "argv": [*_init_argv(spec.init), *command],
         "environment": list(variables.items()),
         "working_directory": folder,
-        "first_pid": spec.first_pid,
         "terminal": spec.terminal,
         "umask": spec.umask,
         "own_ipc": True,

@@ -98,7 +98,7 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
                 options=(*standing, *tcp, *inherited, *(("--stream",) if server else ())),
                 pass_fds=descriptors,
             )
-            result, problem = _watched(criu, call, images, options)
+            result, problem = _watched(criu, call, images, options, view)
             if not result.succeeded:
                 # Before the server is left: one of them could hold a pipe open.
                 _remove_leftovers(before)
@@ -118,7 +118,7 @@ def restore(images: Path, work: Path, options: RestoreOptions, criu: Criu) -> Re
     return Restored(tree=found, wall_s=result.wall_s, log=Path(result.log_path), closed_connections=closed)
 
 
-def _watched(criu: Criu, call: Call, images: Path, options: RestoreOptions) -> tuple[Result, BaseException | None]:
+def _watched(criu: Criu, call: Call, images: Path, options: RestoreOptions, view: views.View) -> tuple[Result, BaseException | None]:
     """Restore, and let no task take a step before what it has open was looked at for its owner; return also what was raised by then."""
     problem: BaseException | None = None
     owner = options.owner
@@ -128,6 +128,8 @@ def _watched(criu: Criu, call: Call, images: Path, options: RestoreOptions) -> t
         try:
             if frozen.wait(ended, call.timeout_s):
                 try:
+                    if view.namespace is not None:
+                        view.close_proc()
                     if owner is not None:
                         refuse(guard.look_at(frozen.root, images, owner))
                     if options.at_rest is not None:

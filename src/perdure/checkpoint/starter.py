@@ -38,9 +38,10 @@ def _start() -> None:
         mounts = os.open(request["mounts"], os.O_RDONLY)
         _check(libc.setns(mounts, _CLONE_NEWNS))
         _open_anew()
-    # Whichever /proc this is, what is written counts for the namespace of the writer.
-    with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as handle:
-        handle.write(str(request["first_pid"] - 1))
+    if request["first_pid"]:
+        # Whichever /proc this is, what is written counts for the namespace of the writer.
+        with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as handle:
+            handle.write(str(request["first_pid"] - 1))
     os.setsid()
     if request["terminal"]:
         fcntl.ioctl(0, _TIOCSCTTY, 0)

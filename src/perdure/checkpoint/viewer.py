@@ -1,27 +1,41 @@
 """Makes the mount namespace that a workload lives in, and mounts the /proc of its PID namespace there. Run by `views` as a program of its
 own, never imported.
 
-Descriptor 0 brings lines that end with the host's PID of a process in a new PID namespace: its /proc is mounted, and descriptor 1 takes
-``done``. The first argument is a descriptor that takes one message when the namespace is there, with a descriptor of it, or one line about
-what failed. The second is a folder where the machine's own /proc is to be seen until descriptor 0 ends; it may be empty.
+Descriptor 0 brings lines, and descriptor 1 takes ``done`` for each:
+
+- ``start NUMBER PID``: mount the /proc of the new PID namespace of PID, by the host; let NUMBER be the next one in it; close what is closed
+  in ours.
+- ``view PID``: mount that /proc; it is open to whoever sets numbers and limits there.
+- ``close``: close in it what is closed in ours.
+
+Closed is what is read-only there, or covered by another part of /proc: containers are made so. The first argument is a descriptor that
+takes one message when the namespace is there, with a descriptor of it, or one line about what failed. The second is a folder where the
+machine's own /proc is to be seen until descriptor 0 ends; it may be empty.
 """
 
 import ctypes
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+Part = tuple[str, str, bool]
+"""Where a part of /proc lies, which part it is, and whether it is read-only."""
 
 _CONTROL = 3
 _CLONE_NEWNS, _CLONE_NEWPID = 0x00020000, 0x20000000
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
 _MNT_DETACH = 2
 
 _LEFT_OUT = frozenset({"autofs", "binfmt_misc", "nfsd", "proc"})
 """Mounts below /proc that are not repeated in the new one: looking at them mounts something, or they are of no use to a workload."""
+
+_PLAIN = re.compile(r"(?:/(?!\d+(?:/|$))[^/\\]+)(?:/[^/\\]+)*")
+"""A path below /proc that is not of a process, whose number would be another one's, and has nothing escaped in it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,30 +51,32 @@ def _enter() -> None:
     _check(_libc.umount2(b"/proc", _MNT_DETACH))
 
 
-def _give_proc(pid: int) -> None:
+def _give_proc(pid: int, parts: list[Part], next_number: int | None = None) -> None:
     points = _below_proc()
     before = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     pids = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     # A process enters a PID namespace with its children.
     child = os.fork()
     if child == 0:
-        _end_with(lambda: _mount_from_within(pids, points, before))
+        _end_with(lambda: _mount_from_within(pids, points, before, next_number))
     os.close(pids)
     os.close(before)
     number = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if number:
         raise OSError(abs(number), os.strerror(abs(number)), "/proc")
+    if next_number is not None:
+        _close(parts)
 
 
-def _mount_from_within(pids: int, points: list[str], before: int) -> None:
+def _mount_from_within(pids: int, points: list[str], before: int, next_number: int | None) -> None:
     _check(_libc.setns(pids, _CLONE_NEWPID))
     child = os.fork()
     if child == 0:
-        _end_with(lambda: _cover_proc(points, before))
+        _end_with(lambda: _cover_proc(points, before, next_number))
     os._exit(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
 
 
-def _cover_proc(points: list[str], before: int) -> None:
+def _cover_proc(points: list[str], before: int, next_number: int | None) -> None:
     _mount_proc()
     for point in points:
         try:
@@ -68,6 +84,23 @@ def _cover_proc(points: list[str], before: int) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 raise
+    if next_number is not None:
+        # What is written counts for the namespace of the writer.
+        with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as handle:
+            handle.write(str(next_number - 1))
+
+
+def _close(parts: list[Part]) -> None:
+    for point, root, is_read_only in parts:
+        try:
+            # With what lies on it already.
+            _mount(f"/proc{root}", point, None, _MS_BIND | _MS_REC)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise
+            continue
+        allowed = _MS_RDONLY if is_read_only else 0
+        _mount(None, point, None, _MS_REMOUNT | _MS_BIND | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | allowed)
 
 
 def _mount_proc() -> None:
@@ -77,13 +110,30 @@ def _mount_proc() -> None:
 def _below_proc() -> list[str]:
     """Return what is mounted below /proc, upper things first: containers cover or replace some of its files."""
     found = []
+    for point, _, _, kind in _mounts():
+        if kind not in _LEFT_OUT and point not in found:
+            found.append(point)
+    return found
+
+
+def _parts() -> list[Part]:
+    """Return the parts of /proc that are mounted below it, upper things first: read-only, over others, or to be written to all the same."""
+    found: dict[str, Part] = {}
+    for point, root, options, kind in _mounts():
+        found.pop(point, None)  # it is not seen any more
+        if kind == "proc" and _PLAIN.fullmatch(root) and _PLAIN.fullmatch(point.removeprefix("/proc")):
+            found[point] = (point, root, "ro" in options.split(","))
+    return list(found.values())
+
+
+def _mounts() -> Iterator[tuple[str, str, str, str]]:
+    """Yield point, root, options and kind of each mount below /proc."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as handle:
         for line in handle:
             fields, _, rest = line.partition(" - ")
-            point = fields.split()[4]
-            if point.startswith("/proc/") and "\\" not in point and rest.split()[0] not in _LEFT_OUT and point not in found:
-                found.append(point)
-    return found
+            _, _, _, root, point, options = fields.split()[:6]
+            if point.startswith("/proc/") and "\\" not in point:
+                yield point, root, options, rest.split()[0]
 
 
 def _end_with(work: Callable[[], None]) -> None:
@@ -111,9 +161,16 @@ def _serve(control: socket.socket, shown: str) -> None:
         _mount("/proc", shown, None, _MS_BIND)
     namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY)
     socket.send_fds(control, [b"ready\n"], [namespace])
+    parts = _parts()  # while /proc is ours
     with os.fdopen(os.dup(0), "r", encoding="ascii") as asked:
         for line in asked:
-            _give_proc(int(line.split()[-1]))
+            match line.split():
+                case ["start", number, pid]:
+                    _give_proc(int(pid), parts, int(number))
+                case [_, pid]:
+                    _give_proc(int(pid), parts)
+                case _:
+                    _close(parts)
             os.write(1, b"done\n")
     if shown:
         _check(_libc.umount2(os.fsencode(shown), _MNT_DETACH))

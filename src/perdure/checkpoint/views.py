@@ -103,9 +103,22 @@ class View:
             return None
         raise _unfit(told["errno"])
 
-    def give_proc(self, pid: int) -> None:
-        """Mount the /proc of the namespace of process `pid`, for whoever enters later. Raises `errors.EnvironmentUnfit`."""
-        os.write(self._ask, f"{pid}\n".encode("ascii"))
+    def start_proc(self, pid: int, next_number: int) -> None:
+        """Mount the /proc of the new namespace of process `pid`, for whoever enters later, and let `next_number` be the next PID in it.
+
+        What is covered or read-only outside is so in it. Raises `errors.EnvironmentUnfit`.
+        """
+        self._order(f"start {next_number} {pid}")
+
+    def close_proc(self) -> None:
+        """Cover in the /proc that `frozen.sh` has asked for what is covered or read-only outside, once CRIU has set everything there.
+
+        Raises `errors.EnvironmentUnfit`.
+        """
+        self._order("close")
+
+    def _order(self, line: str) -> None:
+        os.write(self._ask, f"{line}\n".encode("ascii"))
         if os.read(self._told, _REPLY_BYTES) != b"done\n":
             raise self.problem() or _unfit(None)
 
