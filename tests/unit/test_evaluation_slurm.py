@@ -66,12 +66,13 @@ def test_what_is_no_attempt_is_left_out_and_what_never_ran_stands_last():
 @pytest.mark.parametrize(
     ("line", "look"),
     [
-        ("RUNNING|0|n1|None|", Look(state="RUNNING", phase="runs", restarts=0, node="n1")),
-        ("PENDING|1|(null)|BeginTime|", Look(state="PENDING", phase="waits", restarts=1, node="")),
-        ("PENDING|1||JobHeldUser|", Look(state="PENDING", phase="held", restarts=1, node="")),
-        ("PENDING|1||launch failed requeued held|", Look(state="PENDING", phase="held", restarts=1, node="")),
-        ("COMPLETING|0|n1|None|", Look(state="COMPLETING", phase="ends", restarts=0, node="n1")),
-        ("FAILED|2|n3|NonZeroExitCode|", Look(state="FAILED", phase="over", restarts=2, node="n3")),
+        ("RUNNING|0|n1|1|", Look(state="RUNNING", phase="runs", restarts=0, node="n1")),
+        ("PENDING|1|(null)|4294901759|", Look(state="PENDING", phase="waits", restarts=1, node="")),
+        ("PENDING|1||1|", Look(state="PENDING", phase="waits", restarts=1, node="")),
+        ("PENDING|1||0|", Look(state="PENDING", phase="held", restarts=1, node="")),
+        ("REQUEUE_HOLD|1||0|", Look(state="REQUEUE_HOLD", phase="held", restarts=1, node="")),
+        ("COMPLETING|0|n1|0|", Look(state="COMPLETING", phase="ends", restarts=0, node="n1")),
+        ("FAILED|2|n3|1|", Look(state="FAILED", phase="over", restarts=2, node="n3")),
         ("", None),
         ("slurm_load_jobs error", None),
     ],
@@ -353,7 +354,7 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(slurm):
     assert job.look() is None
     now_s = 800.0
     assert job.look() is None
-    slurm.says("squeue", "RUNNING|0|n1|None|\n")
+    slurm.says("squeue", "RUNNING|0|n1|1|\n")
     seen = job.look()
     assert seen is not None
     assert seen.node == "n1"
@@ -369,7 +370,7 @@ def test_a_job_that_the_controller_has_forgotten_is_over(slurm):
     job = Job(7, lambda: 0.0)
     slurm.fails("squeue", "slurm_load_jobs error: Invalid job id specified\n")
     assert job.look() is None, "not shown yet"
-    slurm.says("squeue", "RUNNING|2|n1|None|\n")
+    slurm.says("squeue", "RUNNING|2|n1|1|\n")
     job.look()
     slurm.fails("squeue", "slurm_load_jobs error: Invalid job id specified\n")
     assert job.look() == Look(state="UNKNOWN", phase="over", restarts=2, node="")
@@ -379,12 +380,12 @@ def test_what_could_not_be_queued_again_is_when_the_controller_is_back_but_no_la
     for after, times in ((0, 2), (1, 1)):
         (slurm.place / "asked").unlink(missing_ok=True)
         job = Job(7, lambda: 0.0)
-        slurm.says("squeue", "RUNNING|0|n1|None|\n")
+        slurm.says("squeue", "RUNNING|0|n1|1|\n")
         job.look()
         slurm.fails("scontrol", AWAY)
         assert job.requeue() == ""
         slurm.says("scontrol", "")
-        slurm.says("squeue", f"RUNNING|{after}|n1|None|\n")
+        slurm.says("squeue", f"RUNNING|{after}|n1|1|\n")
         job.look()
         assert len(slurm.asked("scontrol")) == times
     slurm.fails("scontrol", "Requested operation not supported\n")
