@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 
 import evaluations
@@ -17,11 +18,14 @@ from perdure.evaluation import (
     course,
     loss,
     overhead,
+    places,
     recovery,
+    runs,
     slurm_course,
     slurm_job,
     slurm_output,
     slurm_programs,
+    slurm_run,
     slurm_script,
     slurm_strike,
     slurm_striking,
@@ -29,6 +33,7 @@ from perdure.evaluation import (
 )
 from perdure.evaluation import plan as plans
 from perdure.evaluation.accounting import Attempt, Look
+from perdure.evaluation.given import Given
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.schedule import Planned
 from perdure.evaluation.slurm_job import Job
@@ -390,6 +395,56 @@ def test_what_could_not_be_queued_again_is_when_the_controller_is_back_but_no_la
         assert len(slurm.asked("scontrol")) == times
     slurm.fails("scontrol", "Requested operation not supported\n")
     assert Job(7, lambda: 0.0).requeue() == "Slurm does not put the job into the queue again: Requested operation not supported"
+
+
+SQUEUE = """#!/bin/sh
+cd "$(dirname "$0")"
+case "$*" in *--jobs=*) ;; *) exit 0 ;; esac
+number=$(cat looked 2>/dev/null || echo 0)
+[ ! -e "$((number + 1)).line" ] || echo $((number + 1)) >looked
+cat $number.before >>"{output}"
+cat $number.line
+cat $number.after >>"{output}"
+"""
+# What squeue says, look by look, and what has come to the job's output just before it answers, or just after.
+LOOKS = (
+    ("step 1\nstep 2\n", "RUNNING|0|n1|1|", ""),
+    ("", "FAILED|0|n1|1|", ""),
+    ("", "PENDING|1||1|", "step 3\n"),
+    ("", "PENDING|1||1|", ""),
+    ("step 1\n", "RUNNING|1|n2|1|", "step 2\n"),
+    ("", "RUNNING|1|n2|1|", ""),
+    ("", "COMPLETED|1|n2|1|", ""),
+)
+
+
+def test_last_words_that_a_shared_file_system_shows_late_are_not_the_next_lifes(slurm, tmp_path):
+    there = places.of(tmp_path / "raw", "run")
+    there.raw.mkdir()
+    (slurm.place / "squeue").write_text(SQUEUE.format(output=there.raw / slurm_script.OUTPUT))
+    for number, (before, line, after) in enumerate(LOOKS):
+        for name, text in (("before", before), ("line", line), ("after", after)):
+            (slurm.place / f"{number}.{name}").write_text(text)
+    slurm.says("sbatch", "7\n")
+    recorder = runs.Recorder(there.raw, evaluations.run(evaluations.begin(tmp_path), 1, purpose="arms"))
+    conducted = slurm_run.SlurmRun(
+        Given(
+            plan=the_plan(tmp_path),
+            arm=Arm.UNMANAGED,
+            places=there,
+            planned=(Planned(FaultKind.KILL, 2.0),),
+            clock=time.monotonic,
+            end_unix_s=None,
+            stop=threading.Event(),
+        ),
+        recorder,
+    )
+    assert conducted.run()
+    read = recorder.close(finished=True)
+    assert [(there.raw / f"life-{life}-output.log").read_text() for life in (1, 2)] == ["step 1\nstep 2\nstep 3\n", "step 1\nstep 2\n"]
+    (interruption,) = course.read(read).interruptions
+    assert (interruption.kind, interruption.useful.value) == (FaultKind.KILL, 1.0)
+    assert course.read(read).counter_at(interruption.fault.at_s) == 3.0
 
 
 def test_accounts_are_kept_and_asked_for_by_whole_attempts(slurm, tmp_path):
