@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from supervised import is_zombie, wait_for
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 DEADLINE_S = 240.0
@@ -142,10 +144,14 @@ class Managed:
     def kill_all(self) -> None:
         """End the supervisor and the whole tree with SIGKILL, and wait until they are gone."""
         assert self.process
-        for pid in self.tree():
+        tree = self.tree()
+        for pid in tree:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(DEADLINE_S)
+        # One that is still dying answers whoever asks its port whether the next one is there.
+        for pid in tree:
+            wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists() or is_zombie(pid))
 
     def finish(self) -> int:
         """Wait for the end and return the exit status."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import struct
 import subprocess
 
 import pytest
@@ -50,6 +52,43 @@ def test_kill_9_of_the_supervisor_alone_takes_the_tree_with_it(site):
     site.hurry()
     assert site.run(*run).returncode == 0
     assert site.log("a") == lines(MANY)
+
+
+# Says nothing of using its port again, as Open MPI's launcher does not.
+SERVE = """
+import os, socket
+server = socket.socket()
+server.bind(("127.0.0.1", 0))
+server.listen()
+print(server.getsockname()[1], flush=True)
+kept = []
+while not os.path.exists("hurry"):
+    kept.append(server.accept()[0])
+    print("accepted", flush=True)
+"""
+
+
+def test_a_port_that_is_kept_for_connections_of_the_life_before_is_waited_for(site, tmp_path):
+    run = ["run", "--name", "a", "--every", "never", "--", "python3", "-c", SERVE]
+    first = site.start(*run)
+    wait_for(lambda: site.log("a"))
+    port = int(site.log("a"))
+    assert site.run("checkpoint", "a").returncode == 0
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        wait_for(lambda: b"accepted" in site.log("a"))
+        site.kill_all(first)
+        with open(tmp_path / "said", "wb") as said:
+            again = site.start(*run, stderr=said)
+        # It may have taken so long to come there that nothing is kept any more.
+        words = (b"waiting for 127.0.0.1:%d: " % port, b"goes on from")
+        wait_for(lambda: again.poll() is not None or any(word in (tmp_path / "said").read_bytes() for word in words))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wait_for(lambda: again.poll() is not None or b"goes on from" in (tmp_path / "said").read_bytes())
+    assert again.poll() is None, (tmp_path / "said").read_text()
+    site.hurry()
+    socket.create_connection(("127.0.0.1", port)).close()
+    assert again.wait(LIMIT_S) == 0
+    assert site.log("a") == b"%d\naccepted\n" % port
 
 
 def test_three_lives_in_a_row(site):

@@ -1,7 +1,8 @@
 """Opted-in jobs while all sorts of things happen to them, their nodes, agents and stores, at random and together.
 
 Not among them is what makes Slurm run a job twice, or fail it, with or without Perdure: preemptions (24.11), nodes that are killed and back
-within seconds, a controller that is killed while it starts a job. Preemptions and lost nodes have tests of their own.
+within seconds, a node that gets a job in the second in which what it still ran of it is ended (its credential is revoked), a controller
+that is killed while it starts a job. Preemptions and lost nodes have tests of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ ALICE = 2001
 JOBS = 7
 UNREST_S = 240.0
 LONG_S = 600
+_LOOK_S = 1.5
+"""Between two looks there is a begin of a second: Slurm counts whole ones."""
 
 
 class Unrest:
@@ -90,10 +93,21 @@ class Unrest:
             self._ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
 
             def heal() -> None:
+                # Until it is resumed, it gets no jobs.
+                self._ask("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=lost")
                 self.cluster.heal(node)
-                self._ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+                self._after(_LOOK_S, look)
 
-            self._after(self.chance.uniform(5, 60), lambda: self._back(node, heal))
+            def look(*, was_empty: bool = False) -> None:
+                is_empty = (
+                    self.cluster.node_state(node) == "drain" and self.cluster.run(node, "pgrep", "slurmstepd", check=False).returncode == 1
+                )
+                if is_empty and was_empty:
+                    self._back(node, lambda: self._ask("scontrol", "update", f"NodeName={node}", "State=RESUME"))
+                else:
+                    self._after(_LOOK_S, lambda: look(was_empty=is_empty))
+
+            self._after(self.chance.uniform(5, 60), heal)
 
     def _job(self, what: str) -> str:
         job = str(self.chance.choice(self.jobs))

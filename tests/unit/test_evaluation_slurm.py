@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 
 import evaluations
@@ -17,11 +18,14 @@ from perdure.evaluation import (
     course,
     loss,
     overhead,
+    places,
     recovery,
+    runs,
     slurm_course,
     slurm_job,
     slurm_output,
     slurm_programs,
+    slurm_run,
     slurm_script,
     slurm_strike,
     slurm_striking,
@@ -29,6 +33,7 @@ from perdure.evaluation import (
 )
 from perdure.evaluation import plan as plans
 from perdure.evaluation.accounting import Attempt, Look
+from perdure.evaluation.given import Given
 from perdure.evaluation.plan import Plan
 from perdure.evaluation.schedule import Planned
 from perdure.evaluation.slurm_job import Job
@@ -66,12 +71,13 @@ def test_what_is_no_attempt_is_left_out_and_what_never_ran_stands_last():
 @pytest.mark.parametrize(
     ("line", "look"),
     [
-        ("RUNNING|0|n1|None|", Look(state="RUNNING", phase="runs", restarts=0, node="n1")),
-        ("PENDING|1|(null)|BeginTime|", Look(state="PENDING", phase="waits", restarts=1, node="")),
-        ("PENDING|1||JobHeldUser|", Look(state="PENDING", phase="held", restarts=1, node="")),
-        ("PENDING|1||launch failed requeued held|", Look(state="PENDING", phase="held", restarts=1, node="")),
-        ("COMPLETING|0|n1|None|", Look(state="COMPLETING", phase="ends", restarts=0, node="n1")),
-        ("FAILED|2|n3|NonZeroExitCode|", Look(state="FAILED", phase="over", restarts=2, node="n3")),
+        ("RUNNING|0|n1|1|", Look(state="RUNNING", phase="runs", restarts=0, node="n1")),
+        ("PENDING|1|(null)|4294901759|", Look(state="PENDING", phase="waits", restarts=1, node="")),
+        ("PENDING|1||1|", Look(state="PENDING", phase="waits", restarts=1, node="")),
+        ("PENDING|1||0|", Look(state="PENDING", phase="held", restarts=1, node="")),
+        ("REQUEUE_HOLD|1||0|", Look(state="REQUEUE_HOLD", phase="held", restarts=1, node="")),
+        ("COMPLETING|0|n1|0|", Look(state="COMPLETING", phase="ends", restarts=0, node="n1")),
+        ("FAILED|2|n3|1|", Look(state="FAILED", phase="over", restarts=2, node="n3")),
         ("", None),
         ("slurm_load_jobs error", None),
     ],
@@ -353,7 +359,7 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(slurm):
     assert job.look() is None
     now_s = 800.0
     assert job.look() is None
-    slurm.says("squeue", "RUNNING|0|n1|None|\n")
+    slurm.says("squeue", "RUNNING|0|n1|1|\n")
     seen = job.look()
     assert seen is not None
     assert seen.node == "n1"
@@ -369,7 +375,7 @@ def test_a_job_that_the_controller_has_forgotten_is_over(slurm):
     job = Job(7, lambda: 0.0)
     slurm.fails("squeue", "slurm_load_jobs error: Invalid job id specified\n")
     assert job.look() is None, "not shown yet"
-    slurm.says("squeue", "RUNNING|2|n1|None|\n")
+    slurm.says("squeue", "RUNNING|2|n1|1|\n")
     job.look()
     slurm.fails("squeue", "slurm_load_jobs error: Invalid job id specified\n")
     assert job.look() == Look(state="UNKNOWN", phase="over", restarts=2, node="")
@@ -379,16 +385,66 @@ def test_what_could_not_be_queued_again_is_when_the_controller_is_back_but_no_la
     for after, times in ((0, 2), (1, 1)):
         (slurm.place / "asked").unlink(missing_ok=True)
         job = Job(7, lambda: 0.0)
-        slurm.says("squeue", "RUNNING|0|n1|None|\n")
+        slurm.says("squeue", "RUNNING|0|n1|1|\n")
         job.look()
         slurm.fails("scontrol", AWAY)
         assert job.requeue() == ""
         slurm.says("scontrol", "")
-        slurm.says("squeue", f"RUNNING|{after}|n1|None|\n")
+        slurm.says("squeue", f"RUNNING|{after}|n1|1|\n")
         job.look()
         assert len(slurm.asked("scontrol")) == times
     slurm.fails("scontrol", "Requested operation not supported\n")
     assert Job(7, lambda: 0.0).requeue() == "Slurm does not put the job into the queue again: Requested operation not supported"
+
+
+SQUEUE = """#!/bin/sh
+cd "$(dirname "$0")"
+case "$*" in *--jobs=*) ;; *) exit 0 ;; esac
+number=$(cat looked 2>/dev/null || echo 0)
+[ ! -e "$((number + 1)).line" ] || echo $((number + 1)) >looked
+cat $number.before >>"{output}"
+cat $number.line
+cat $number.after >>"{output}"
+"""
+# What squeue says, look by look, and what has come to the job's output just before it answers, or just after.
+LOOKS = (
+    ("step 1\nstep 2\n", "RUNNING|0|n1|1|", ""),
+    ("", "FAILED|0|n1|1|", ""),
+    ("", "PENDING|1||1|", "step 3\n"),
+    ("", "PENDING|1||1|", ""),
+    ("step 1\n", "RUNNING|1|n2|1|", "step 2\n"),
+    ("", "RUNNING|1|n2|1|", ""),
+    ("", "COMPLETED|1|n2|1|", ""),
+)
+
+
+def test_last_words_that_a_shared_file_system_shows_late_are_not_the_next_lifes(slurm, tmp_path):
+    there = places.of(tmp_path / "raw", "run")
+    there.raw.mkdir()
+    (slurm.place / "squeue").write_text(SQUEUE.format(output=there.raw / slurm_script.OUTPUT))
+    for number, (before, line, after) in enumerate(LOOKS):
+        for name, text in (("before", before), ("line", line), ("after", after)):
+            (slurm.place / f"{number}.{name}").write_text(text)
+    slurm.says("sbatch", "7\n")
+    recorder = runs.Recorder(there.raw, evaluations.run(evaluations.begin(tmp_path), 1, purpose="arms"))
+    conducted = slurm_run.SlurmRun(
+        Given(
+            plan=the_plan(tmp_path),
+            arm=Arm.UNMANAGED,
+            places=there,
+            planned=(Planned(FaultKind.KILL, 2.0),),
+            clock=time.monotonic,
+            end_unix_s=None,
+            stop=threading.Event(),
+        ),
+        recorder,
+    )
+    assert conducted.run()
+    read = recorder.close(finished=True)
+    assert [(there.raw / f"life-{life}-output.log").read_text() for life in (1, 2)] == ["step 1\nstep 2\nstep 3\n", "step 1\nstep 2\n"]
+    (interruption,) = course.read(read).interruptions
+    assert (interruption.kind, interruption.useful.value) == (FaultKind.KILL, 1.0)
+    assert course.read(read).counter_at(interruption.fault.at_s) == 3.0
 
 
 def test_accounts_are_kept_and_asked_for_by_whole_attempts(slurm, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -187,6 +188,27 @@ def wanted(local: str, protocol: str = "tcp", state: str = "listen") -> Connecti
 )
 def test_ports(mine, theirs, taken):
     assert bool(list(ports.clashing([mine], (theirs,)))) is taken
+
+
+@pytest.mark.parametrize(("is_reusable", "is_kept"), [(False, True), (True, False)])
+def test_a_port_is_kept_for_connections_that_have_ended(is_reusable, is_kept):
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, is_reusable)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        client = socket.create_connection(server.getsockname())
+        server.accept()[0].close()
+        mine = wanted("{}:{}".format(*server.getsockname()))
+        assert ports.kept([mine]) == (), "it is held: nothing comes of waiting"
+    kept = [mine] if is_kept else []
+    with client:
+        assert list(ports.kept([mine, wanted("127.0.0.1:1", state="established")])) == kept
+        assert list(ports.kept([wanted(mine.local.replace("127.0.0.1", "0.0.0.0"))])) == [
+            wanted(one.local.replace("127.0.0.1", "0.0.0.0")) for one in kept
+        ]
+        # What the other end resets is gone at once.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert ports.kept([mine]) == ()
 
 
 class TestDiagnosis:

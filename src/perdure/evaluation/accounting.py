@@ -6,7 +6,6 @@ Both arms are read by these lines alone. Times are seconds since 1970 by the con
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import Literal
 
 import msgspec
@@ -31,7 +30,8 @@ _PHASES: dict[str, Phase] = {
     "SPECIAL_EXIT": "held",
 }
 """All other states are ends."""
-_HELD = re.compile(r"Job(Held|LaunchFail)|launch failed", re.IGNORECASE)
+_HELD = "0"
+"""Priority of a job that is held, for whatever reason. The reason itself may be that of the end before, until the job is looked at anew."""
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ def look(line: str) -> Look | None:
         return None
     state = columns[0].upper()
     phase = _PHASES.get(state, "over")
-    if phase == "waits" and _HELD.search(columns[3]):
+    if phase == "waits" and columns[3] == _HELD:
         phase = "held"
     node = "" if columns[2] in ("", "(null)", "None assigned") else columns[2]
     return Look(state=state, phase=phase, restarts=int(columns[1]), node=node)

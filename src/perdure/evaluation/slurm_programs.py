@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from perdure import errors
 
 NEEDED = ("sbatch", "scancel", "scontrol", "squeue", "sacct")
-LOOK = "State:|,RestartCnt:|,NodeList:|,Reason:|"
+LOOK = "State:|,RestartCnt:|,NodeList:|,PriorityLong:|"
 """What squeue is asked for (``-O``): no text that a user can choose."""
 _LONGEST_S = 120.0
 """A busy controller answers late; Slurm's own patience is 10 s a message, and its programs try again."""

@@ -72,9 +72,12 @@ class SlurmRun:
         self._life = 0
         """Number of the life that was seen last, from 1; 0: none yet."""
         self._is_down = False
-        """The life that was seen last is over."""
+        """The life that was seen last is over, since `_down_s`."""
+        self._down_s = 0.0
         self._is_hung = False
         """It is down because it hung, and Slurm is ending it: what it may still write is its own."""
+        self._late = b""
+        """What was written since the last life was seen to be over, by whom is not known yet."""
         self._cut = ""
         self._looked_s = self._read_s = -float("inf")
         self._nodes: list[str] = []
@@ -160,6 +163,8 @@ class SlurmRun:
 
     def _look(self) -> restarter.Next | None:
         self._looked_s = self._given.clock()
+        if self._is_down and not self._is_hung:
+            self._late += self._tail.read()
         seen = self._job.look()
         if seen is None:
             return None
@@ -170,6 +175,10 @@ class SlurmRun:
             if not self._is_down:
                 self._down(seen)
             self._is_hung = False
+        # A life that Slurm had not begun yet has written nothing of it: a shared file system shows some last words late.
+        late, self._late = self._late, b""
+        if late:
+            self._take(late)
         if seen.phase == "held":
             self._cut = f"Slurm holds the job: {seen.state}"
             return "failed"
@@ -196,7 +205,7 @@ class SlurmRun:
 
     def _down(self, seen: Look) -> None:
         """The life is over, as Slurm shows."""
-        self._is_down = True
+        self._is_down, self._down_s = True, self._given.clock()
         self._striking.down(seen.state)
         if seen.state == "COMPLETED":
             return
@@ -225,7 +234,11 @@ class SlurmRun:
         """Read what was written, for the counter and for Perdure's own words."""
         if not self._life:
             return
-        content = self._tail.read()
+        self._take(self._tail.read())
+        self._watch.poll(is_up=True)
+
+    def _take(self, content: bytes) -> None:
+        """The life that was seen last has written `content`."""
         now_s = self._given.clock()  # of all that was read at once: it stays in the order in which it is written down
         if content:
             parted = self._parting.feed(content)
@@ -234,7 +247,6 @@ class SlurmRun:
             self._hear(parted.said, now_s)
             self._watch.printed(parted.own, now_s)
         self._read_s = now_s
-        self._watch.poll(is_up=True)
 
     def _hear(self, told: Iterable[Said], now_s: float) -> None:
         """Perdure told of checkpoints of this life."""
@@ -250,8 +262,11 @@ class SlurmRun:
         if self._striking.is_at_once:
             self._signs.hear_late(at_s, counter, fault_s=self._striking.at_s)
             return
+        if self._is_down:
+            self._signs.hear_late(at_s, counter, fault_s=self._down_s)
+            return
         self._signs.hear(at_s, counter)
-        if not self._signs.has_reached and not self._is_down:
+        if not self._signs.has_reached:
             self._striking.reached(counter)
 
     def _saved(self, at_s: float, counter: float) -> None:
@@ -259,7 +274,7 @@ class SlurmRun:
 
     def _hung(self) -> None:
         """Nobody but the harness finds a job that stands still."""
-        self._is_down, self._is_hung = True, True
+        self._is_down, self._is_hung, self._down_s = True, True, self._given.clock()
         self._signs.await_useful()
         self._signs.end()
         self._event(EventKind.DETECTED, None, {"how": "missing heartbeat", "exit_status": None})

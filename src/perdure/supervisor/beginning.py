@@ -49,6 +49,8 @@ class Beginning:
 
         Raises what forbids it; nothing runs then, and the life is ended.
         """
+        if self._restoring is not None:
+            self._restoring.await_ports()
         ttl_s = self._where.lease_ttl_s or (leases.LOCAL_TTL_S if self._where.is_here else leases.REMOTE_TTL_S)
         held = succession.begin(restored_from=self._source.id if self._source else None, ttl_s=ttl_s)
         if isinstance(held, Completed):

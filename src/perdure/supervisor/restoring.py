@@ -28,7 +28,7 @@ from perdure.checkpoint.criu import calls
 from perdure.checkpoint.images import cure_timerfds
 from perdure.checkpoint.machine import Event, Instruction
 from perdure.checkpoint.outputs import bring_back, listing, trees
-from perdure.checkpoint.preflight import codes, writers
+from perdure.checkpoint.preflight import codes, ports, writers
 from perdure.checkpoint.preflight import restore as preflight
 from perdure.checkpoint.restore import RestoreOptions
 from perdure.checkpoint.tree import Tree
@@ -46,6 +46,9 @@ from perdure.supervisor.resume import Source
 from perdure.supervisor.task import Task
 
 _WORK = "criu"
+_KEPT_S = 180.0
+"""So long the kernel may keep a port for connections that have lost their processes: a minute, and one more for each end that is silent."""
+_LOOK_S = 0.5
 
 
 class Restoring:
@@ -107,6 +110,19 @@ class Restoring:
         if self._source is not None:
             self._step(Event.IMAGES_STAGED)
         return self._source is not None
+
+    def await_ports(self) -> None:
+        """Wait until what is left of an earlier life's connections gives up the ports that the workload listens on.
+
+        Raises `Left` as soon as somebody asks for the end. What is still not free afterwards, CRIU will say.
+        """
+        end_s = time.monotonic() + _KEPT_S
+        has_said = False
+        while (kept := ports.kept(self.manifest.connections)) and time.monotonic() < end_s:
+            if not has_said:
+                has_said = True
+                self._voice.say(f"waiting for {kept[0].local}: the kernel keeps it for a minute after connections of an earlier life")
+            self._early.pause(_LOOK_S)
 
     def bring_back(self, life: Life, streams: tuple[int, int, int]) -> None:
         """Bring the workload back, with `streams` as its new descriptors 0, 1 and 2, and see it live.

@@ -258,7 +258,7 @@ _NETWORK = (
         r"Can't bind inet socket \(id \d+\): Address already in use",
         "restore-port-taken",
         "a port that the workload listens on is taken",
-        "see who holds it: ss -lntup",
+        "see who holds it: ss -antup",
     ),
     Pattern(
         r"Can't bind inet socket \(id \d+\): Cannot assign requested address",
