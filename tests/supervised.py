@@ -170,13 +170,12 @@ class Site:
         self._remove_staged()
 
     def _remove_staged(self) -> None:
-        """Remove the images, mostly in memory, that nothing will repair any more."""
-        if (self.state / "state.db").exists():
-            with contextlib.suppress(errors.PerdureError), state.opened(self.state / "state.db") as database:
-                for workload in database.workloads():
-                    for operation in database.unfinished(workload.name):
-                        if operation.staging is not None:
-                            shutil.rmtree(operation.staging, ignore_errors=True)
+        """Remove the images, mostly in memory, that nothing will repair any more, also of users' workloads."""
+        for path in (*self.state.glob("state.db"), *self.state.glob("users/*/state.db")):
+            with contextlib.suppress(errors.PerdureError), state.opened(path) as database:
+                for operation in database.unfinished():
+                    if operation.staging is not None:
+                        shutil.rmtree(operation.staging, ignore_errors=True)
 
 
 def kill_holders(locks: Iterable[Path]) -> None:

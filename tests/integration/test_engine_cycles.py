@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from engine import HOLDS_PROC, WAIT_S, Workload, forbid_mounts
 from supervised import wait_for
 
 from perdure import errors
+from perdure.base.proc import mappings
 from perdure.checkpoint import alive, launch, probes, tree, views
 from perdure.checkpoint.preflight import save
 from perdure.checkpoint.preflight.plan import Plan as SavePlan
@@ -520,3 +522,42 @@ def test_a_name_that_leads_elsewhere_by_now_is_not_opened_by_root(tmp_path: Path
     with source.open() as given:
         done = subprocess.run([sys.executable, "-c", script], stdin=given, capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout == "what was given 0\n", done.stderr
+
+
+def policies(workload: Workload) -> list[str]:
+    """What is said of policies for memory."""
+    return [each.message for each in save.check(workload.tree.pid, SavePlan(criu=workload.criu)) if each.code == "memory-policy"]
+
+
+has_numa = pytest.mark.skipif(
+    not (Path("/proc/self/numa_maps").exists() and platform.machine() == "x86_64"), reason="needs NUMA, on x86-64"
+)
+
+
+@has_numa
+def test_a_policy_for_memory_that_a_restore_loses_is_named(tmp_path: Path):
+    program = """
+        import ctypes, time
+        ctypes.CDLL(None).syscall(238, 2, ctypes.byref(ctypes.c_ulong(1)), 64)  # set_mempolicy(MPOL_BIND, node 0)
+        print("up", flush=True)
+        time.sleep(1e6)
+    """
+    with Workload.python(tmp_path, program) as workload:
+        workload.wait_for("up")
+        assert policies(workload) == ["takes memory by the policy bind:0, and by default after a restore"]
+        workload.cycle()
+        assert policies(workload) == []
+
+
+@has_numa
+def test_a_policy_for_memory_that_all_was_started_with_holds_in_each_life(tmp_path: Path):
+    set_policy = ctypes.CDLL(None).syscall
+    assert set_policy(238, 2, ctypes.byref(ctypes.c_ulong(1)), 64) == 0
+    try:
+        with Workload.python(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(1e6)") as workload:
+            workload.wait_for("up")
+            workload.cycle()
+            assert [mappings.memory_policy(pid) for pid in tree.pids(workload.tree)] == ["bind:0"] * 2
+            assert policies(workload) == []
+    finally:
+        set_policy(238, 0, None, 0)

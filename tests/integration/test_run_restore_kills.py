@@ -9,6 +9,13 @@ import sqlite3
 import pytest
 from supervised import LIMIT_S, Site, descendants, lines, wait_for
 
+from perdure.checkpoint.machine import State
+from perdure.supervisor import lock, repair
+from perdure.supervisor import state as database
+from perdure.supervisor.folders import Folders
+from perdure.supervisor.record import Operation
+from perdure.supervisor.voice import Voice
+
 pytestmark = pytest.mark.criu
 
 FATAL = """
@@ -65,6 +72,45 @@ def said(site: Site) -> bytes:
     with contextlib.suppress(FileNotFoundError):
         return (site.work / "events").read_bytes()
     return b""
+
+
+CLEARING = {
+    "rm": ("rm", "a"),
+    "another run": ("run", "--name", "b", "--every", "never", "--", "true"),
+    "doctor": ("doctor",),
+    "gc": ("store", "gc"),
+}
+
+
+@pytest.mark.parametrize("by", CLEARING)
+def test_what_a_killed_supervisor_left_is_cleared_although_its_workload_is_never_run_again(site, by):
+    first = site.start(*RUN)
+    wait_for(lambda: len(site.log("a").splitlines()) > 2)
+    assert site.run("checkpoint", "a", "--stop").returncode == 0
+    first.communicate(timeout=LIMIT_S)
+    killed = site.run(*RUN, by=FATAL, env={"FATAL": "staged after"})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert list((site.folder / "staging").iterdir())
+    done = site.run(*CLEARING[by])
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    assert list((site.folder / "staging").iterdir()) == []
+    assert noted(site) == []
+
+
+def test_nothing_is_cleared_of_a_workload_that_has_a_supervisor(tmp_path):
+    folders = Folders(tmp_path / "state", tmp_path / "run")
+    staged = {name: tmp_path / f"perdure-{name}" for name in ("held", "left")}
+    with database.opened(tmp_path / "state.db") as known:
+        for name, folder in staged.items():
+            folder.mkdir()
+            folders.make(name)
+            known.begin(Operation(number=0, workload=name, kind="restore", began_ns=1, staging=str(folder), state=State.FETCHING))
+        with lock.held(folders.lock("held"), "held"):
+            repair.sweep(known, folders, Voice(quiet=True, as_json=False))
+            assert (staged["held"].is_dir(), staged["left"].is_dir()) == (True, False)
+            assert ([len(known.unfinished(name)) for name in staged]) == [1, 0]
+        repair.sweep(known, folders, Voice(quiet=True, as_json=False))
+        assert not staged["held"].exists()
 
 
 def test_killed_at_each_step_of_a_restore(site):

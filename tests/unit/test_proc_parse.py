@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -197,3 +198,18 @@ def test_memory_is_in_bytes():
 @given(names)
 def test_escapes_of_mountinfo_are_undone(name):
     assert os.fsencode(reading.unescaped(os.fsdecode(escaped(name)))) == name
+
+
+@pytest.mark.parametrize(
+    ("line", "policy"),
+    [
+        (b"55a226f08000 default file=/usr/bin/head mapped=2 N0=2 kernelpagesize_kB=4\n7f01 bind:0 anon=1\n", ""),
+        (b"55a226f08000 bind:0-1 file=/usr/bin/he", "bind:0-1"),
+        (b"55a226f08000 interleave:0,2 anon=1 dirty=1 N0=1 kernelpagesize_kB=4\n", "interleave:0,2"),
+        (b"55a226f08000 prefer (many):0-1 anon=1\n", "prefer (many):0-1"),
+        (b"55a226f08000 bind=static:1\n", "bind=static:1"),
+        (b"", ""),
+    ],
+)
+def test_the_policy_for_memory_is_that_of_the_first_mapping(line, policy):
+    assert mappings.parse_policy(line) == policy

@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import Parameter
 
 from perdure import errors
-from perdure.cli import console, findings
+from perdure.cli import console, findings, leftovers
 
 if TYPE_CHECKING:
     from perdure.checkpoint.criu.locate import Places
@@ -39,6 +39,8 @@ def doctor(
     With --gpu, the driver, its version's abilities and known faults, and each GPU are looked at, and a tiny CUDA process of our own is
     locked, saved, brought back and unlocked by the driver.
 
+    What supervisors left in memory or on a disk that were killed is cleared away.
+
     Ends with status 4 when something keeps checkpoints from working; warnings do not count.
 
     Example: `perdure doctor --bring-criu`
@@ -61,6 +63,7 @@ def doctor(
         where = _bring(where, prefix, mirror, common)
     found = report.make(where)
     places = folders.choose(state=values["state"].value, run=values["run-dir"].value, environ=os.environ, uid=os.geteuid())
+    leftovers.clear(places, common)
     everything = (*rules.judge(facts.look(places.state)), *found.findings)
     findings.show(common, everything, nothing="nothing to say", criu=found.criu, init=found.init)
     findings.refuse_problems(everything, what="checkpoints do not work here", hint="each problem above says what helps")

@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Parameter
 
 from perdure.base import units
-from perdure.cli import console, store_open
+from perdure.cli import console, leftovers, store_open
 from perdure.store import gc, locks
 from perdure.store.owners import Linux
 
@@ -25,8 +25,9 @@ def gc_(
 ) -> None:
     """Delete what no checkpoint needs any more.
 
-    It works alone: running checkpoints are waited for, and new ones wait. Nothing is deleted while any manifest cannot be read. It can be
-    killed at any moment; the next run goes on.
+    What supervisors of this machine left that were killed, images in memory for the most part, is cleared away first. Then it works alone:
+    running checkpoints are waited for, and new ones wait. Nothing is deleted while any manifest cannot be read. It can be killed at any
+    moment; the next run goes on.
 
     For example:
 
@@ -35,6 +36,8 @@ def gc_(
       perdure store gc --wait 10m
     """
     wait_s = units.parse_duration(wait, name="--wait")
+    if not dry_run:
+        leftovers.clear(store_open.folders_of(console.load_settings(common)), common)
     with store_open.opened(common, store, key_file) as (repository, _):
         if dry_run:
             result = gc.survey(repository)

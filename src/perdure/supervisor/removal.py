@@ -9,9 +9,10 @@ from perdure import errors
 from perdure.model.checkpoint import CheckpointId
 from perdure.store import gc, prune
 from perdure.store.owners import Linux
-from perdure.supervisor import lock, place
+from perdure.supervisor import lock, place, repair
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.state import Database
+from perdure.supervisor.voice import Voice
 
 
 def remove(name: str, database: Database, folders: Folders, where: place.Place | None) -> tuple[CheckpointId, ...]:
@@ -26,6 +27,7 @@ def remove(name: str, database: Database, folders: Folders, where: place.Place |
     with lock.held(folders.lock(name), name):
         if where is not None:
             removed = _remove_checkpoints(name, where)
+        repair.clear(name, database, Voice(quiet=True, as_json=False))
         database.forget(name)
         shutil.rmtree(folders.live(name), ignore_errors=True)
         # Last the lock, inside the folder: from then on somebody else may begin a workload of this name.

@@ -1,4 +1,5 @@
-"""Clear away what a supervisor left behind that was killed, whatever it was doing. Called by `start`, which holds the workload's lock.
+"""Clear away what a supervisor left behind that was killed, whatever it was doing. Called by `start` and `removal`, which hold the
+workload's lock; by `start`, `perdure doctor` and `perdure store gc` for all workloads of the machine.
 
 A tree dies with its supervisor, and CRIU and the saver with theirs: the kernel sees to it. What is found here all the same was on its
 way, or the machine was stopped in between. Committed checkpoints are never touched.
@@ -23,7 +24,7 @@ from perdure.checkpoint import machine as steps
 from perdure.checkpoint.criu import netlock, run
 from perdure.checkpoint.preflight import codes
 from perdure.checkpoint.tree import Tree
-from perdure.supervisor import gpus
+from perdure.supervisor import gpus, lock
 from perdure.supervisor.folders import Folders
 from perdure.supervisor.record import LIVE, Operation, State, Workload
 from perdure.supervisor.state import Database
@@ -44,9 +45,7 @@ def repair(name: str, database: Database, folders: Folders, voice: Voice, *, ado
     """
     boot_id = machine.boot_id()
     record = database.get(name)
-    for operation in database.unfinished(name):
-        _clear(operation, boot_id, voice, is_adopted=record is not None and record.adopted)
-        database.end(operation)
+    clear(name, database, voice)
     if record is not None and record.state in LIVE:
         _end_tree(record, boot_id, voice, adopting)
         database.put(
@@ -63,6 +62,31 @@ def repair(name: str, database: Database, folders: Folders, voice: Voice, *, ado
         )
     with contextlib.suppress(FileNotFoundError):
         os.unlink(folders.socket(name))
+
+
+def clear(name: str, database: Database, voice: Voice) -> None:
+    """Clear away what the workload `name` has begun and not ended, for whoever holds its lock. Raises `errors.WorkloadBusy`."""
+    record = database.get(name)
+    for operation in database.unfinished(name):
+        _clear(operation, machine.boot_id(), voice, is_adopted=record is not None and record.adopted)
+        database.end(operation)
+
+
+def sweep(database: Database, folders: Folders, voice: Voice) -> None:
+    """Clear away what supervisors left that were killed, also of workloads that nobody runs again: images, in memory for the most part.
+
+    No lock is taken, which would keep such a workload from beginning: what was noted before its lock was seen free is of a supervisor that
+    has ended, and its next one clears the same. One that was taken over is left to that, which lets it go on. What cannot be cleared stays.
+    """
+    boot_id = machine.boot_id()
+    for operation in database.unfinished():
+        record = database.get(operation.workload)
+        if operation.staging is None or not os.path.isdir(operation.staging):
+            continue
+        if (record is None or not record.adopted) and not lock.is_held(folders.lock(operation.workload)):
+            with contextlib.suppress(errors.PerdureError, OSError):
+                _clear(operation, boot_id, voice, is_adopted=False)
+                database.end(operation)
 
 
 def _clear(operation: Operation, boot_id: str, voice: Voice, *, is_adopted: bool) -> None:

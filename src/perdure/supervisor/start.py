@@ -127,6 +127,7 @@ class _Start:
         """Begin, and keep the workload until it ends."""
         task, wanted = self._task, self._wanted
         repair.repair(self._name, task.database, task.folders, self._voice, adopting=wanted.adopt)
+        repair.sweep(task.database, task.folders, self._voice)
         record = register.starting(self._name, wanted, task.database.get(self._name), time.time_ns())
         where = self._setup.place(record)
         with place.opened(where, create=not wanted.must_resume) as repository:

@@ -73,10 +73,11 @@ class Database:
         """Note that `operation` is over and has left nothing behind."""
         self._write("DELETE FROM journal WHERE number = ?", (operation.number,))
 
-    def unfinished(self, name: str) -> tuple[Operation, ...]:
-        """Return what was begun for the workload `name` and not ended, oldest first."""
+    def unfinished(self, name: str | None = None) -> tuple[Operation, ...]:
+        """Return what was begun for the workload `name` (None: for any) and not ended, oldest first."""
+        asked = "SELECT number, record FROM journal WHERE workload = coalesce(?, workload) ORDER BY number"
         with translated(self.path):
-            rows = self._connection.execute("SELECT number, record FROM journal WHERE workload = ? ORDER BY number", (name,)).fetchall()
+            rows = self._connection.execute(asked, (name,)).fetchall()
         return tuple(msgspec.structs.replace(self._decode_as(record, Operation), number=number) for number, record in rows)
 
     def close(self) -> None:

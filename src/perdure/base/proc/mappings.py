@@ -12,6 +12,7 @@ from perdure import errors
 from perdure.base.proc import reading
 
 _LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+)(?: +(\S.*)?)?", re.DOTALL)
+_POLICY_BYTES = 64
 _UNNAMED = ("/memfd:", "/SYSV", "/dev/zero", "/anon_hugepage")
 
 
@@ -145,6 +146,27 @@ def parse_usage(text: bytes) -> Usage:
         locked_bytes=size("Locked"),
         huge_bytes=size("Private_Hugetlb") + size("Shared_Hugetlb"),
     )
+
+
+def parse_policy(text: bytes) -> str:
+    """Read the beginning of /proc/PID/numa_maps: the policy of the first mapping, as the kernel words it; empty for the default one."""
+    words = text.partition(b"\n")[0].split(b" ")
+    policy = words[1].decode("ascii", "replace") if len(words) > 1 else ""
+    if policy in ("prefer", "weighted") and len(words) > 2:
+        policy += f" {words[2].decode('ascii', 'replace')}"
+    return "" if policy == "default" else policy
+
+
+def memory_policy(pid: int) -> str:
+    """Return by which policy process `pid` takes memory of NUMA nodes (``bind:0``); empty: the default one, or a kernel without.
+
+    One of single mappings (mbind) is not seen: the kernel would have to walk through all of the memory. Raises `errors.InputDenied`.
+    """
+    try:
+        # A short read shows the first mapping only, which is the program's.
+        return parse_policy(reading.content(pid, "numa_maps", limit_bytes=_POLICY_BYTES))
+    except errors.ProcessGone:
+        return ""  # also: no such file
 
 
 def usage(pid: int) -> Usage:

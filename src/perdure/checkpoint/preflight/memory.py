@@ -25,6 +25,13 @@ def check(scene: Scene) -> Iterator[Finding]:
                 yield about.process(code, member, message, path=mapping.path if mapping.path.startswith("/") else None)
         if member.usage.huge_bytes and not any("huge pages" in message for message in told):
             yield about.process("memory-huge-pages", member, "has memory of reserved huge pages")
+        # What a tree's own init has, it has from the supervisor, as have all that a restore makes.
+        given = scene.first.memory_policy if scene.has_own_pid_namespace else ""
+        if member.memory_policy != given and not member.is_dead:
+            policy = member.memory_policy or "default"
+            yield about.process(
+                "memory-policy", member, f"takes memory by the policy {policy}, and by {given or 'default'} after a restore"
+            )
 
 
 def _verdict(member: Member, path: str, start: int) -> tuple[str, str]:

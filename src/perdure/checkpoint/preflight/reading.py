@@ -113,6 +113,7 @@ def _member(pid: int) -> Member:
         mappings=mapped,
         mapped_devices=frozenset(_mapped_devices(pid, mapped)),
         usage=maps.usage(pid),
+        memory_policy=maps.memory_policy(pid),
         directory=directory,
         directory_deleted=deleted,
         directory_writable=writable,

@@ -52,6 +52,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     mapped_devices: frozenset[int] = frozenset()
     """Start addresses of mappings of devices."""
     usage: maps.Usage
+    memory_policy: str = ""
+    """By which it takes memory of NUMA nodes, as the kernel words it; empty: the default one."""
     directory: str = ""
     directory_deleted: bool = False
     directory_writable: bool = True

@@ -24,6 +24,12 @@ GROUP = Group(
             "end what mapped it",
         ),
         Code(
+            "memory-policy",
+            _W,
+            "a process has set a policy for memory of NUMA nodes (numactl, set_mempolicy), which is lost by a restore",
+            "start all of it so: numactl … perdure run …, also when it goes on",
+        ),
+        Code(
             "memory-images",
             _P,
             "the images fit neither into free memory nor onto a disk where they may wait",
