@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from supervised import remove_staged
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 DEADLINE_S = 240.0
@@ -159,6 +161,7 @@ class Managed:
         """Leave nothing running."""
         if self.process and self.process.poll() is None:
             self.kill_all()
+        remove_staged(self.state)
 
 
 def interpreter(modules: Sequence[str]) -> str:
