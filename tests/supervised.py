@@ -167,15 +167,16 @@ class Site:
             with contextlib.suppress(OSError):
                 if os.readlink(entry / "cwd") == str(self.work) and int(entry.name) != os.getpid():
                     os.kill(int(entry.name), signal.SIGKILL)
-        self._remove_staged()
+        remove_staged(self.state)
 
-    def _remove_staged(self) -> None:
-        """Remove the images, mostly in memory, that nothing will repair any more, also of users' workloads."""
-        for path in (*self.state.glob("state.db"), *self.state.glob("users/*/state.db")):
-            with contextlib.suppress(errors.PerdureError), state.opened(path) as database:
-                for operation in database.unfinished():
-                    if operation.staging is not None:
-                        shutil.rmtree(operation.staging, ignore_errors=True)
+
+def remove_staged(folder: Path) -> None:
+    """Remove the images, mostly in memory, that nothing will repair any more, as the state in `folder` and those of users below it note."""
+    for path in (*folder.glob("state.db"), *folder.glob("users/*/state.db")):
+        with contextlib.suppress(errors.PerdureError), state.opened(path) as database:
+            for operation in database.unfinished():
+                if operation.staging is not None:
+                    shutil.rmtree(operation.staging, ignore_errors=True)
 
 
 def kill_holders(locks: Iterable[Path]) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from supervised import is_zombie, wait_for
+from supervised import is_zombie, remove_staged, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -165,6 +165,7 @@ class Managed:
         """Leave nothing running."""
         if self.process and self.process.poll() is None:
             self.kill_all()
+        remove_staged(self.state)
 
 
 def interpreter(modules: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from owners import PYTHON, USER, home, needs_root
-from supervised import ROOT, descendants, is_zombie
+from supervised import ROOT, descendants, is_zombie, remove_staged
 from supervised import wait_for as wait
 
 from perdure.model.checkpoint import CheckpointId
@@ -168,6 +168,8 @@ class Desk:
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
+        for folder in (self.state, self.root / "elsewhere"):
+            remove_staged(folder)
 
 
 @pytest.fixture
